@@ -26,14 +26,14 @@ COMPUTE_RATE = rate_metric(
 BANDWIDTH = rate_metric("bandwidth", "bytes over time, all calls together; never a mean of rates")
 PEAK_SHARE = rate_metric(
     "peak_share",
-    "part of what the vendor promises; absent for a device whose datasheet is not known",
+    "part of the peak in the vendor's datasheet; absent for a device without one",
     Merge.MEAN,
     unit="%",
 )
 
 
 def peak_share(
-    peak: Peak | None, work: float, time: Measurement, unknown: str = "no datasheet is known for this device"
+    peak: Peak | None, work: float, time: Measurement, unknown: str = "no datasheet for this device"
 ) -> tuple[list[Measurement], dict[str, Any]]:
     """Work over time as a percentage of the peak, where it is known, and the facts about that peak."""
     if peak is None:

@@ -1,7 +1,7 @@
 """Times calls, one point of a sweep after another, and gathers facts and warnings about them.
 
 A call may be shorter than the clock can tell or than Python can issue. Several calls then make one sample: their
-number is found by doubling until a sample is long enough, and the sample is divided by it. On a GPU, calls that are
+number is doubled until a sample is long enough, and the sample is divided by it. On a GPU, calls that are
 too short for Python to keep the device busy are recorded into a CUDA graph, so that the device's speed is measured
 and not the host's.
 """
@@ -86,26 +86,24 @@ class MicroSession:
         *,
         at: At | None = None,
         work: float | None = None,
-        rate_unit: str = "",
+        rate_unit: str = "B/s",
         graph: bool = False,
         each: bool = False,
     ) -> TimedPoint:
         """Time a call.
 
         `metric` is a time; `work` and `rate_unit` let the live view show a rate. `graph` allows a CUDA graph for calls
-        that are short on a GPU: they must not ask the host anything. `each` waits for every single call (a latency as
+        that are short on a GPU: they must not need the host. `each` waits for every single call (a latency as
         one caller sees it) instead of keeping the device busy.
         """
         calls = 1 if each else self._calls_per_sample(call)
         block = _repeated(call, calls)
         how = ""
         if graph and self.device.kind.supports_graphs:
-            seconds = min(_seconds_per_call(block, calls, self.device) for _ in range(2))
-            if seconds < GRAPH_BELOW:
+            seconds = min(_seconds(block, self.device) for _ in range(2))
+            if seconds / calls < GRAPH_BELOW:
                 calls, block = self._graph(call, min(GRAPH_CALLS, calls))
                 how = f", replayed as a {self.device.kind.graph_name}"
-        if calls > 1:
-            how = f", {calls} calls per sample{how}"
         in_flight = 1 if each else IN_FLIGHT
         return self._point(
             block, lambda: self.device.timeline(in_flight), metric, at or {}, calls, how, work, rate_unit, each
@@ -120,16 +118,15 @@ class MicroSession:
         at: At | None = None,
         calls: int = 1,
         work: float | None = None,
-        rate_unit: str = "",
+        rate_unit: str = "B/s",
     ) -> TimedPoint:
         """Like `time`, for a step that returns the durations it saw itself (native code, another program).
 
         Each duration is that of `calls` calls; the metric is the time of one.
         """
         timeline = ReportedTimeline(how)
-        several = f", {calls} calls per sample" if calls > 1 else ""
         return self._point(
-            lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, several, work, rate_unit
+            lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, "", work, rate_unit
         )
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
@@ -191,22 +188,18 @@ class MicroSession:
             timed=replace(timed, samples=[sample / calls for sample in timed.samples]),
             warm=warm,
             calls=calls,
-            timing=timeline.description + how,
+            timing=timeline.description + (f", {calls} calls per sample" if calls > 1 else "") + how,
             warnings=tuple(loop.warnings(warm, timed, self.parameters)),
         )
         self.points.append(point)
         return point
 
-    @property
-    def _sample_seconds(self) -> float:
-        return DEVICE_SAMPLE if self.device.kind.is_accelerator else HOST_SAMPLE
-
     def _calls_per_sample(self, call: Call) -> int:
         """How many calls make a sample that is long enough; the first rank decides for all."""
 
         def is_sample() -> bool:
-            took = _seconds_per_call(_repeated(call, calls), calls, self.device) * calls
-            return self.ranks.agree(took >= self._sample_seconds)
+            took = _seconds(_repeated(call, calls), self.device)
+            return self.ranks.agree(took >= _sample_seconds(self.device))
 
         call()  # what is lazy is paid for here
         calls = 1
@@ -222,8 +215,8 @@ class MicroSession:
         two replays would count: then it takes more.
         """
         replay = self.device.capture(_repeated(call, calls))
-        took = min(_seconds_per_call(replay, 1, self.device) for _ in range(2))
-        more = min(GRAPH_CALLS, math.ceil(calls * self._sample_seconds / took))
+        took = min(_seconds(replay, self.device) for _ in range(2))
+        more = min(GRAPH_CALLS, math.ceil(calls * _sample_seconds(self.device) / took))
         return (more, self.device.capture(_repeated(call, more))) if more > calls else (calls, replay)
 
 
@@ -248,12 +241,16 @@ def _repeated(call: Call, times: int) -> Call:
     return block
 
 
-def _seconds_per_call(block: Call, calls: int, device: Device) -> float:
+def _seconds(block: Call, device: Device) -> float:
     device.synchronize()
     begun = device.clock()
     block()
     device.synchronize()
-    return (device.clock() - begun) / calls
+    return device.clock() - begun
+
+
+def _sample_seconds(device: Device) -> float:
+    return DEVICE_SAMPLE if device.kind.is_accelerator else HOST_SAMPLE
 
 
 def _merged_warnings(points: Sequence[TimedPoint]) -> list[RecordWarning]:

@@ -1,4 +1,4 @@
-"""External programs that some benchmarks drive: found, run to their end, and their output reported when they fail."""
+"""External programs that some benchmarks run: where they are, how they ended, what they wrote."""
 
 from __future__ import annotations
 
@@ -43,33 +43,19 @@ def find_tool(name: str, package: str, *, purpose: str) -> str:
     return path
 
 
-def run_tool(command: Sequence[str], *, timeout: float) -> ToolOutput:
+def run_tool(
+    command: Sequence[str],
+    *,
+    timeout: float | None = None,
+    on_line: Callable[[str], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ToolOutput:
     """Run a program to its end; a failure carries the last lines it wrote.
 
-    The program stays in this process's group, so that whatever ends the case ends it too.
+    `on_line` is called with every line as it is written, and then only the case's own deadline ends the program. The
+    program stays in this process's group, so that whatever ends the case ends it too.
     """
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"{command[0]} did not end within {timeout:.0f} s") from None
-    except OSError as error:
-        raise ToolError(f"{command[0]} cannot be started: {error.strerror or error}") from None
-    return _checked(command[0], done.returncode, ToolOutput(done.stdout, done.stderr))
-
-
-def follow_tool(
-    command: Sequence[str], hear: Callable[[str], None], *, environment: Mapping[str, str] | None = None
-) -> ToolOutput:
-    """Like `run_tool`, but calls `hear` with every line as it is written; only the case's own deadline ends it."""
+    name = Path(command[0]).name
     lines: list[str] = []
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         try:
@@ -87,22 +73,24 @@ def follow_tool(
         with running:
             assert running.stdout is not None
             try:
-                for line in running.stdout:
-                    lines.append(line)
-                    hear(line)
-            except BaseException:
+                if on_line is None:
+                    lines.append(running.communicate(timeout=timeout)[0])
+                else:
+                    for line in running.stdout:
+                        lines.append(line)
+                        on_line(line)
+            except BaseException as error:
                 running.kill()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise ToolError(f"{command[0]} did not end within {timeout:.0f} s") from None
                 raise
         errors.seek(0)
-        return _checked(command[0], running.returncode, ToolOutput("".join(lines), errors.read()))
-
-
-def _checked(program: str, code: int, written: ToolOutput) -> ToolOutput:
-    """What a program wrote, if it ended well."""
-    name = Path(program).name
+        written = ToolOutput("".join(lines), errors.read())
+    code = running.returncode
     if code < 0:
-        why = "by somebody or for want of memory (--resume RUN --retry-failed measures it again)"
-        raise ToolError(f"{name} was ended by {signal_name(-code)}, {why}", written)
+        again = "--resume RUN --retry-failed measures it again"
+        ended = f"{name} was ended by {signal_name(-code)}, by another process or for lack of memory"
+        raise ToolError(f"{ended} ({again})", written)
     if code > 0:
         raise ToolError(f"{name} ended with exit code {code}", written)
     return written

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,8 @@ from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.quantity import show_size
+from paceline.core.subject import BYTES
 from paceline.devices import Device
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OperationName = Literal["all-reduce", "all-gather", "broadcast", "reduce", "reduce-scatter", "all-to-all"]
 Library = Literal["torch", "mpi"]
@@ -35,7 +33,6 @@ Table = npt.NDArray[np.float64]
 
 ROOT = 0  # of broadcast and reduce
 EXACT = {"fp32": 1 << 24, "fp16": 1 << 11, "bf16": 1 << 8}  # integers up to here have no gaps
-ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 LONGEST_PERIOD = 8191
 # How torch says that a backend lacks an operation, or has it in fewer formats.
 _LACKING = ("not support", "not implemented", "Invalid scalar type")
@@ -56,15 +53,18 @@ class Operation:
     """One collective operation."""
 
     name: OperationName
-    formula: str  # of n ranks
-    factor: Callable[[int], float]  # bus bandwidth over algorithm bandwidth
-    places: dict[Library, tuple[bool, ...]]  # the values of in_place that a library has, the usual one first
+    formula: Literal["1", "(n - 1) / n", "2 (n - 1) / n"]  # bus bandwidth over algorithm bandwidth, of n ranks
+    in_place_values: dict[Library, tuple[bool, ...]]  # that a library has, the default first
     sums: bool = False  # whether what arrives is a sum over ranks
     changes_input: bool = False  # whether done in place it must begin with other data the next time
 
+    def factor(self, ranks: int) -> float:
+        """The value of the formula."""
+        return {"1": 1.0, "(n - 1) / n": (ranks - 1) / ranks, "2 (n - 1) / n": 2 * (ranks - 1) / ranks}[self.formula]
+
     def in_place(self, requested: bool | None, library: Library) -> bool:
         """Whether to work in one buffer; a way that the library does not have is unsupported."""
-        available = self.places[library]
+        available = self.in_place_values[library]
         if requested is None:
             return available[0]
         if requested not in available:
@@ -76,19 +76,14 @@ class Operation:
         """What a rank must have received of an array of `count` elements; nothing where it does not matter."""
         everybody = tuple(range(ranks))
         share = count // ranks
-        match self.name:
-            case "all-reduce":
-                return [Piece(0, count, everybody, 0)]
-            case "reduce":
-                return [Piece(0, count, everybody, 0)] if rank == ROOT else []
-            case "broadcast":
-                return [Piece(0, count, (ROOT,), 0)]
-            case "all-gather":
-                return [Piece(source * share, share, (source,), 0) for source in everybody]
-            case "reduce-scatter":
-                return [Piece(0, share, everybody, rank * share)]
-            case "all-to-all":
-                return [Piece(source * share, share, (source,), rank * share) for source in everybody]
+        return {
+            "all-reduce": [Piece(0, count, everybody, 0)],
+            "reduce": [Piece(0, count, everybody, 0)] if rank == ROOT else [],
+            "broadcast": [Piece(0, count, (ROOT,), 0)],
+            "all-gather": [Piece(source * share, share, (source,), 0) for source in everybody],
+            "reduce-scatter": [Piece(0, share, everybody, rank * share)],
+            "all-to-all": [Piece(source * share, share, (source,), rank * share) for source in everybody],
+        }[self.name]
 
     def count(self, size: int, element: int, ranks: int) -> int:
         """Elements of an array of about `size` bytes: the next whole number that every rank has the same part of."""
@@ -96,25 +91,17 @@ class Operation:
         return max(1, -(-size // (element * unit))) * unit
 
 
-def _shared(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
 _IN, _OUT, _BOTH = (True,), (False,), (False, True)
 _REDUCING: dict[Library, tuple[bool, ...]] = {"torch": _IN, "mpi": (True, False)}
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation(
-            "all-reduce", "2 (n - 1) / n", lambda ranks: 2 * _shared(ranks), _REDUCING, sums=True, changes_input=True
-        ),
-        Operation("all-gather", "(n - 1) / n", _shared, {"torch": _BOTH, "mpi": _BOTH}),
-        Operation("broadcast", "1", lambda _: 1.0, {"torch": _IN, "mpi": _IN}),
-        Operation("reduce", "1", lambda _: 1.0, _REDUCING, sums=True, changes_input=True),
-        Operation(
-            "reduce-scatter", "(n - 1) / n", _shared, {"torch": _BOTH, "mpi": _BOTH}, sums=True, changes_input=True
-        ),
-        Operation("all-to-all", "(n - 1) / n", _shared, {"torch": _OUT, "mpi": _BOTH}, changes_input=True),
+        Operation("all-reduce", "2 (n - 1) / n", _REDUCING, sums=True, changes_input=True),
+        Operation("all-gather", "(n - 1) / n", {"torch": _BOTH, "mpi": _BOTH}),
+        Operation("broadcast", "1", {"torch": _IN, "mpi": _IN}),
+        Operation("reduce", "1", _REDUCING, sums=True, changes_input=True),
+        Operation("reduce-scatter", "(n - 1) / n", {"torch": _BOTH, "mpi": _BOTH}, sums=True, changes_input=True),
+        Operation("all-to-all", "(n - 1) / n", {"torch": _OUT, "mpi": _BOTH}, changes_input=True),
     )
 }
 
@@ -148,29 +135,24 @@ class Payload:
         self._seed = seed
         self._lift = lift
         self._period = _period(precision, ranks if operation.sums else 1)
-        self.count = operation.count(size, ELEMENT_BYTES[precision], ranks)
-        self.size = self.count * ELEMENT_BYTES[precision]
+        self.count = operation.count(size, BYTES[precision], ranks)
+        self.size = self.count * BYTES[precision]
         self.keeps_input = not (in_place and operation.changes_input)
         share = self.count // ranks
-        mine = slice(rank * share, (rank + 1) * share)
         gathers, scatters = operation.name == "all-gather", operation.name == "reduce-scatter"
         if in_place:
             whole = empty(self.count)
-            self.sent = whole[mine] if gathers else whole
-            self.received = whole[mine] if scatters else whole
+            mine = whole[rank * share : (rank + 1) * share]
+            self.sent, self.received = mine if gathers else whole, mine if scatters else whole
         else:
-            self.sent = empty(share if gathers else self.count)
-            self.received = empty(share if scatters else self.count)
+            self.sent, self.received = empty(share if gathers else self.count), empty(share if scatters else self.count)
 
     def prepare(self) -> None:
         """Fresh data to send; where data is to arrive there is nothing that could pass for it."""
         self.received[:] = math.nan
         if self.operation.name != "broadcast" or self.rank == ROOT:
-            table = self._lift(_table(self._seed, self.rank, self._period))
-            rows = len(self.sent) // self._period
-            whole = rows * self._period
-            self.sent[:whole].reshape(rows, self._period)[:] = table
-            self.sent[whole:] = table[: len(self.sent) - whole]
+            for _, part, numbers in _repetitions(self.sent, self._lift(_table(self._seed, self.rank, self._period))):
+                part[:] = numbers
 
     def complaint(self) -> str | None:
         """The first element that is not what it must be, in words; None when all are right."""
@@ -179,29 +161,24 @@ class Payload:
             total = sum(tables, np.zeros(self._period))
             expected = self._lift(np.roll(total, -(piece.source_start % self._period)))
             arrived = self.received[piece.start : piece.start + piece.length]
-            index = _first_difference(arrived, expected)
-            if index is not None:
-                return (
-                    f"rank {self.rank} received a wrong element in {self.operation.name} of {show_size(self.size)}: "
-                    f"element {piece.start + index} is {float(arrived[index]):g}, "
-                    f"expected {float(expected[index % self._period]):g}"
-                )
+            for start, part, numbers in _repetitions(arrived, expected):
+                wrong = part != numbers
+                if bool(wrong.any()):
+                    index = start + int(wrong.reshape(-1).nonzero()[0][0])
+                    return (
+                        f"rank {self.rank} received a wrong element in {self.operation.name} of "
+                        f"{show_size(self.size)}: element {piece.start + index} is {float(arrived[index]):g}, "
+                        f"expected {float(expected[index % self._period]):g}"
+                    )
         return None
 
 
-def _first_difference(array: Any, expected: Any) -> int | None:
-    """The index of the first element that differs from the endlessly repeated expected ones."""
-    period = len(expected)
-    rows = len(array) // period
-    whole = rows * period
-    for start, part, right in (
-        (0, array[:whole].reshape(rows, period), expected),
-        (whole, array[whole:], expected[: len(array) - whole]),
-    ):
-        wrong = part != right
-        if bool(wrong.any()):
-            return start + int(wrong.reshape(-1).nonzero()[0][0])
-    return None
+def _repetitions(array: Any, table: Any) -> Iterator[tuple[int, Any, Any]]:
+    """An array that repeats a table: as rows of whole tables, then the rest. Their index, a view, and their numbers."""
+    rows = len(array) // len(table)
+    whole = rows * len(table)
+    yield 0, array[:whole].reshape(rows, len(table)), table
+    yield whole, array[whole:], table[: len(array) - whole]
 
 
 @lru_cache(maxsize=256)
@@ -227,9 +204,11 @@ class Exchange(ABC):
     def call(self) -> None:
         """Move the data."""
 
-    @abstractmethod
     def verify(self, ranks: Ranks) -> None:
         """Raise on every rank when any rank received something wrong, so that nobody waits for the others."""
+        complaint = next(filter(None, ranks.gather(self.payload.complaint())), None)
+        if complaint is not None:
+            raise SilentCorruption(complaint)
 
     def check(self, ranks: Ranks) -> None:
         """Move fresh data once and compare every element of what arrived."""
@@ -241,7 +220,7 @@ class Exchange(ABC):
         """Time the calls, the result checked before and after."""
         self.check(session.ranks)
         self.payload.prepare()
-        point = session.time(self.call, TIME, at={"size": self.payload.size}, work=work, rate_unit="B/s")
+        point = session.time(self.call, TIME, at={"size": self.payload.size}, work=work)
         if self.payload.keeps_input:
             self.verify(session.ranks)
         else:  # the timed calls worked on changed data
@@ -266,10 +245,6 @@ class TorchExchange(Exchange):
         import torch
 
         dtype, where = dtype_of(precision), device.torch()
-
-        def lift(table: Table) -> Tensor:
-            return torch.from_numpy(table).to(where, dtype)
-
         self._precision = precision
         self.payload = Payload(
             operation,
@@ -280,7 +255,7 @@ class TorchExchange(Exchange):
             in_place=in_place,
             seed=seed,
             empty=lambda count: torch.empty(count, dtype=dtype, device=where),
-            lift=lift,
+            lift=lambda table: torch.from_numpy(table).to(where, dtype),
         )
         self._issue = self._bound()
 
@@ -295,9 +270,8 @@ class TorchExchange(Exchange):
     def check(self, ranks: Ranks) -> None:
         from torch import __version__, distributed
 
-        self.payload.prepare()
         try:
-            self.call()
+            super().check(ranks)
         except (RuntimeError, NotImplementedError) as error:
             if not any(words in str(error) for words in _LACKING):
                 raise
@@ -305,7 +279,6 @@ class TorchExchange(Exchange):
                 f"{distributed.get_backend()} of torch {__version__} has no {self.payload.operation.name} in "
                 f"{self._precision}: use fp32, another operation, or backend = mpi ({error})"
             ) from None
-        self.verify(ranks)
 
     def verify(self, ranks: Ranks) -> None:
         mine = self.payload.complaint()
@@ -318,23 +291,18 @@ class TorchExchange(Exchange):
                 raise SilentCorruption(f"the remote process of rank {rank} failed: {complaint}")
 
     def _bound(self) -> Callable[..., Any]:
-        """The operation with its data: found once, for looking it up would be in the time of every small message."""
+        """The operation with its data: looked up once, for that would be in the time of every small message."""
         from torch import distributed
 
         def newest(name: str, before: str) -> Any:  # newer versions of torch call it by another name
             return getattr(distributed, name, None) or getattr(distributed, before)
 
         sent, received = self.payload.sent, self.payload.received
-        match self.payload.operation.name:
-            case "all-reduce":
-                return partial(distributed.all_reduce, received)
-            case "broadcast":
-                return partial(distributed.broadcast, received, src=ROOT)
-            case "reduce":
-                return partial(distributed.reduce, received, dst=ROOT)
-            case "all-gather":
-                return partial(newest("all_gather_single", "all_gather_into_tensor"), received, sent)
-            case "reduce-scatter":
-                return partial(newest("reduce_scatter_single", "reduce_scatter_tensor"), received, sent)
-            case "all-to-all":
-                return partial(distributed.all_to_all_single, received, sent)
+        return {
+            "all-reduce": partial(distributed.all_reduce, received),
+            "broadcast": partial(distributed.broadcast, received, src=ROOT),
+            "reduce": partial(distributed.reduce, received, dst=ROOT),
+            "all-gather": partial(newest("all_gather_single", "all_gather_into_tensor"), received, sent),
+            "reduce-scatter": partial(newest("reduce_scatter_single", "reduce_scatter_tensor"), received, sent),
+            "all-to-all": partial(distributed.all_to_all_single, received, sent),
+        }[self.payload.operation.name]

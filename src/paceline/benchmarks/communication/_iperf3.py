@@ -59,9 +59,8 @@ def send(host: str, port: int, amount: int, streams: int) -> Moved:
             passed = monotonic() - begun
             if _BUSY in str(error):
                 if passed > BUSY_SECONDS:
-                    raise ToolError(
-                        f"iperf3 on {host}:{port} serves somebody else: it takes one client at a time"
-                    ) from None
+                    message = f"iperf3 on {host}:{port} is busy with another client: it takes one at a time"
+                    raise ToolError(message) from None
             elif passed > SHAKEN_SECONDS or not any(word in str(error) for word in _SHAKEN):
                 raise
         time.sleep(RETRY_SECONDS)

@@ -14,14 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from paceline.benchmarks._micro.metrics import TIME
 from paceline.benchmarks._micro.session import show_at
-from paceline.benchmarks._micro.tools import ToolError, find_tool, follow_tool, garbled, last_words, run_tool
+from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
 from paceline.core.record import RecordWarning
 
 MARK = "PACELINE-MPI "  # mpirun and MPI libraries write to the same stream
 WORKER = "paceline.benchmarks.communication._mpi_worker"
-VERSION_SECONDS = 30.0
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK")
 _LAUNCHED = ("MASTER_", "TORCHELASTIC_", "PMI_", "PMIX_", "MPI_LOCAL")
 
@@ -51,19 +50,12 @@ class PointLine(Line):
     samples: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)  # seconds
 
 
-class Corruption(Line):
-    """A rank received something wrong; nothing follows."""
-
-    kind: Literal["corruption"] = "corruption"
-    message: str
-
-
 class Failed(Line):
-    """A rank could not go on; all of them end."""
+    """A rank could not go on, or received something wrong; all of them end, and nothing follows."""
 
     kind: Literal["failed"] = "failed"
     rank: int
-    why: Literal["unsupported", "memory", "error"]
+    why: Literal["corruption", "unsupported", "memory", "error"]
     message: str
 
 
@@ -85,7 +77,7 @@ class MpiSweep(BaseModel):
     warnings: list[RecordWarning]
 
 
-AnyLine = Begin | PointLine | Corruption | Failed | End
+AnyLine = Begin | PointLine | Failed | End
 _LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])
 
 
@@ -100,7 +92,7 @@ def read(output: str, ranks: int) -> MpiSweep:
     except ValidationError as error:
         raise garbled(source, error, output) from None
     for line in lines:
-        if isinstance(line, Corruption):
+        if isinstance(line, Failed) and line.why == "corruption":
             raise SilentCorruption(line.message)
     begin, *points, end = lines if len(lines) > 1 else (*lines, None)
     if not isinstance(begin, Begin):
@@ -135,7 +127,7 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
         check_hosts(hosts)
     context.report(Progress(phase="measuring under mpirun"))
 
-    def hear(text: str) -> None:
+    def report_point(text: str) -> None:
         line = _read_line(text)
         if isinstance(line, PointLine):  # reported at once, so that it is recorded whatever happens later
             label = show_at({"size": line.size})
@@ -144,10 +136,10 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
     # Open MPI asks root twice; whoever runs Paceline as root, as in a container, has answered.
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     with _outside_of_launchers():
-        version = run_tool([mpirun, "--version"], timeout=VERSION_SECONDS).output
+        version = run_tool([mpirun, "--version"], timeout=30.0).output
         start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
         try:
-            written = follow_tool(start, hear, environment=root)
+            written = run_tool(start, on_line=report_point, environment=root)
         except ToolError as error:
             raise _explained(error) from None
     return read(written.output, context.world_size)
@@ -169,7 +161,7 @@ def _explained(error: ToolError) -> Exception:
     if failed is None:
         # Without mpirun's frames around it, the advice for its own users, and tracebacks of Python.
         words = [line for line in error.written.errors.splitlines() if line.strip(" -") and "help" not in line]
-        verdict = [line for line in words if "noticed that process" in line]  # of a rank that somebody or a fault ended
+        verdict = [line for line in words if "noticed that process" in line]  # of a rank that a signal or a fault ended
         plain = verdict or [line for line in words if not line.startswith(("  ", "Traceback"))]
         summary = last_words("\n".join(plain))
         return ToolError(f"{error.message}: {summary}")

@@ -16,13 +16,14 @@ import numpy as np
 
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication._exchange import OPERATIONS, ROOT, Exchange, Payload
-from paceline.benchmarks.communication._mpi import Begin, Corruption, End, Failed, Line, PointLine
+from paceline.benchmarks.communication._mpi import Begin, End, Failed, Line, PointLine
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.die_with_parent import die_with_parent
 from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.probe import read_text
 from paceline.devices import open_device
 from paceline.measure.memory import exhausted
 
@@ -56,33 +57,21 @@ class MpiExchange(Exchange):
     def call(self) -> None:
         self._move()
 
-    def verify(self, ranks: Ranks) -> None:
-        complaint = next(filter(None, ranks.gather(self.payload.complaint())), None)
-        if complaint is not None:
-            raise SilentCorruption(complaint)
-
     def _bound(self, in_place: bool, comm: Any) -> Callable[[], object]:
-        """The operation with its data: found once, for looking it up takes half as long as a small message."""
+        """The operation with its data: looked up once, for that takes half as long as a small message."""
         from mpi4py import MPI
 
-        received = self.payload.received
-        sent = MPI.IN_PLACE if in_place else self.payload.sent
-        match self.payload.operation.name:
-            case "all-reduce":
-                return partial(comm.Allreduce, sent, received)
-            case "broadcast":
-                return partial(comm.Bcast, received, root=ROOT)
-            case "reduce":
-                is_root = comm.Get_rank() == ROOT
-                return partial(
-                    comm.Reduce, sent if is_root else self.payload.sent, received if is_root else None, root=ROOT
-                )
-            case "all-gather":
-                return partial(comm.Allgather, sent, received)
-            case "reduce-scatter":
-                return partial(comm.Reduce_scatter_block, sent, self.payload.sent if in_place else received)
-            case "all-to-all":
-                return partial(comm.Alltoall, sent, received)
+        payload, received = self.payload, self.payload.received
+        sent = MPI.IN_PLACE if in_place else payload.sent
+        to_root = (sent, received) if comm.Get_rank() == ROOT else (payload.sent, None)
+        return {
+            "all-reduce": partial(comm.Allreduce, sent, received),
+            "broadcast": partial(comm.Bcast, received, root=ROOT),
+            "reduce": partial(comm.Reduce, *to_root, root=ROOT),
+            "all-gather": partial(comm.Allgather, sent, received),
+            "reduce-scatter": partial(comm.Reduce_scatter_block, sent, payload.sent if in_place else received),
+            "all-to-all": partial(comm.Alltoall, sent, received),
+        }[payload.operation.name]
 
 
 def main(case_text: str, exchange_type: type[MpiExchange] = MpiExchange) -> None:
@@ -125,7 +114,9 @@ def _segments_without_names(communicator: Any) -> Iterator[None]:
     Open MPI removes its segments in the end, and complains where they are gone: so empty ones take their place.
     """
     communicator.alltoall(range(communicator.Get_size()))  # everybody has attached to everybody
-    names = _shared_segments()
+    maps = (read_text(Path("/proc/self/maps")) or "").splitlines()
+    mapped = {Path(line[line.index(SHARED_MEMORY) :]) for line in maps if SHARED_MEMORY in line}
+    names = [path for path in sorted(mapped) if path.name.startswith(("vader_segment.", "sm_segment."))]
     communicator.Barrier()
     for name in names:
         with suppress(OSError):  # another rank of this host was first
@@ -137,16 +128,6 @@ def _segments_without_names(communicator: Any) -> Iterator[None]:
         with suppress(OSError):
             name.touch(mode=0o600)
     communicator.Barrier()
-
-
-def _shared_segments() -> list[Path]:
-    """Files in shared memory that Open MPI has made for the ranks of this host."""
-    try:
-        maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    mapped = {line[line.index(SHARED_MEMORY) :] for line in maps if SHARED_MEMORY in line}
-    return [Path(name) for name in sorted(mapped) if Path(name).name.startswith(("vader_segment.", "sm_segment."))]
 
 
 def _measure(case: Case, communicator: Any, library: str, exchange_type: type[MpiExchange]) -> None:
@@ -181,7 +162,7 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
                 samples = exchange_type(payload, in_place, communicator).time(session).timed.samples
                 _say(ranks, PointLine(size=size, samples=max(ranks.gather(samples), key=np.mean)))
     except SilentCorruption as error:
-        _say(ranks, Corruption(message=str(error)))
+        _say(ranks, Failed(rank=ranks.rank, why="corruption", message=str(error)))
         return
     result = session.result([])
     _say(ranks, End(points=len(sizes), facts=result.facts, warnings=result.warnings))

@@ -28,10 +28,10 @@ GREETING_SECONDS = 10.0
 def receive_exactly(connection: socket.socket, buffer: memoryview) -> bool:
     """Fill the buffer; False if the other side has closed instead."""
     while buffer:
-        got = connection.recv_into(buffer)
-        if got == 0:
+        received = connection.recv_into(buffer)
+        if received == 0:
             return False
-        buffer = buffer[got:]
+        buffer = buffer[received:]
     return True
 
 
@@ -54,26 +54,21 @@ def _answer(connection: socket.socket) -> None:
             return
         connection.settimeout(None)
         connection.sendall(MAGIC)
-        if kind == SWALLOW:
-            _swallow(connection)
+        buffer = memoryview(bytearray(size if kind == ECHO else BUFFER))
+        if kind == ECHO:
+            while receive_exactly(connection, buffer):
+                connection.sendall(buffer)
             return
-        buffer = memoryview(bytearray(size))
-        while receive_exactly(connection, buffer):
-            connection.sendall(buffer)
-
-
-def _swallow(connection: socket.socket) -> None:
-    """Again and again: a count, so many bytes, and the count back when all of them are here."""
-    announced = bytearray(COUNT.size)
-    buffer = memoryview(bytearray(BUFFER))
-    while receive_exactly(connection, memoryview(announced)):
-        (left,) = COUNT.unpack(announced)
-        while left:
-            got = connection.recv_into(buffer, min(left, BUFFER))
-            if got == 0:
-                return
-            left -= got
-        connection.sendall(announced)
+        # Again and again: a count, so many bytes, and the count back when all of them are here.
+        announced = bytearray(COUNT.size)
+        while receive_exactly(connection, memoryview(announced)):
+            (left,) = COUNT.unpack(announced)
+            while left:
+                received = connection.recv_into(buffer, min(left, BUFFER))
+                if received == 0:
+                    return
+                left -= received
+            connection.sendall(announced)
 
 
 def _end_with_parent() -> None:

@@ -12,13 +12,7 @@ from paceline.benchmarks._micro.metrics import TIME, rate_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _mpi
-from paceline.benchmarks.communication._exchange import (
-    ELEMENT_BYTES,
-    OPERATIONS,
-    Operation,
-    OperationName,
-    TorchExchange,
-)
+from paceline.benchmarks.communication._exchange import OPERATIONS, Operation, OperationName, TorchExchange
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -28,7 +22,7 @@ from paceline.core.metric import Merge, Metric
 from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Record, Result
-from paceline.core.subject import Description, FloatPrecision, ShownCeiling, key_word
+from paceline.core.subject import BYTES, Description, FloatPrecision, ShownCeiling, key_word
 from paceline.devices import DeviceKind, kind_of, open_device
 
 # Each eight times the one before.
@@ -187,7 +181,7 @@ def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, co
 def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: DeviceKind, ranks: int) -> list[int]:
     """The sizes to measure, smallest first, in whole elements with the same share for every rank, none twice."""
     sizes = parameters.sizes or (GPU_SIZES if kind.is_accelerator else CPU_SIZES)
-    element = ELEMENT_BYTES[parameters.precision]
+    element = BYTES[parameters.precision]
     return sorted({operation.count(size, element, ranks) * element for size in sizes})
 
 

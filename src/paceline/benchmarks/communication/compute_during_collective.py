@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -15,7 +15,7 @@ from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication._exchange import OPERATIONS, OperationName, TorchExchange
-from paceline.benchmarks.ranks import Ranks, join
+from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
@@ -161,7 +161,7 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
         device = open_device(context.target)
         context.report(Progress(phase="preparing"))
         with join(context, device.kind) as ranks, MicroSession(parameters, context, device, ranks) as session:
-            trial = Trial(parameters, session, ranks)
+            trial = Trial(parameters, session)
             measurements = trial.measure()
         facts = {
             "operation": parameters.operation,
@@ -174,23 +174,19 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
         return session.result(measurements, facts)
 
 
-@dataclass
 class Trial:
     """The collective, the computations, and what is measured of them."""
 
-    parameters: ComputeDuringCollectiveParameters
-    session: MicroSession
-    ranks: Ranks
-    repeats: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        parameters, device = self.parameters, self.session.device
+    def __init__(self, parameters: ComputeDuringCollectiveParameters, session: MicroSession) -> None:
+        self._parameters = parameters
+        self._session, self._ranks, device = session, session.ranks, session.device
         operation = OPERATIONS[parameters.operation]
         size, edge = (GPU_SIZE, GPU_MATMUL) if device.kind.is_accelerator else (CPU_SIZE, CPU_MATMUL)
         self.edge = parameters.matmul_size or edge
+        self.repeats: dict[str, int] = {}
         self.exchange = TorchExchange(
             operation,
-            self.ranks,
+            session.ranks,
             parameters.size or size,
             device,
             precision=parameters.precision,
@@ -201,7 +197,7 @@ class Trial:
 
     def measure(self) -> list[Measurement]:
         """All figures: each alone, each computation together with the collective, and what follows from them."""
-        self.exchange.check(self.ranks)
+        self.exchange.check(self._ranks)
         self.exchange.payload.prepare()
         collective = self._alone("collective", None)
         times, overlaps, slowdowns = [collective], [], []
@@ -222,15 +218,15 @@ class Trial:
         """The last one is the headline."""
         import torch
 
-        precision, edge, count = self.parameters.precision, self.edge, self.exchange.payload.count
-        generator = torch.Generator(self.session.device.torch()).manual_seed(self.parameters.seed)
+        precision, count = self._parameters.precision, self.exchange.payload.count
+        generator = torch.Generator(self._session.device.torch()).manual_seed(self._parameters.seed)
 
-        def operand(*shape: int) -> Any:
-            return formats.random_operand(precision, shape, generator)
+        def operands(*shape: int) -> list[Any]:
+            return [formats.random_operand(precision, shape, generator) for _ in range(3)]
 
         set_fp32_mode(precision)
-        a, b, product = operand(count), operand(count), operand(count)
-        left, right, result = operand(edge, edge), operand(edge, edge), operand(edge, edge)
+        a, b, product = operands(count)
+        left, right, result = operands(self.edge, self.edge)
         return {
             "multiply": lambda: torch.mul(a, b, out=product),
             "matmul": lambda: torch.mm(left, right, out=result),
@@ -239,8 +235,7 @@ class Trial:
     def _as_long_as(self, seconds: float, name: str, once: Computation) -> Computation:
         """The computation so often that it takes about as long; the same number on every rank."""
         tries = [self._run(once, None).computed for _ in range(TRIALS + 1)]
-        repeats = self.ranks.smallest(max(1, round(seconds / median(tries[1:]))))
-        self.repeats[name] = repeats
+        repeats = self.repeats[name] = self._ranks.smallest(max(1, round(seconds / median(tries[1:]))))
 
         def compute() -> None:
             for _ in range(repeats):
@@ -249,31 +244,28 @@ class Trial:
         return compute
 
     def _alone(self, name: str, compute: Computation | None) -> Measurement:
-        start = None if compute else self.exchange.start
-
         def step() -> list[float]:
-            self.ranks.meet()
-            ends = self._run(compute, start)
-            return [ends.computed if compute else ends.arrived]
+            self._ranks.meet()
+            return [self._run(compute, None if compute else self.exchange.start).whole]
 
-        return headline([self.session.time_reported(step, ALONE[name], self._run.how, at={"alone": name}).time])
+        return headline([self._session.time_reported(step, ALONE[name], self._run.how, at={"alone": name}).time])
 
     def _together(self, name: str, compute: Computation, at: At) -> tuple[Measurement, Measurement, Measurement]:
         """The times of the computation, of the collective, and of both; the collective is checked alongside it."""
         runs: list[EndTimes] = []
 
         def step() -> list[float]:
-            self.ranks.meet()
+            self._ranks.meet()
             runs.append(self._run(compute, self.exchange.start))
             return [runs[-1].whole]
 
         def check() -> None:
             self.exchange.payload.prepare()
             step()
-            self.exchange.verify(self.ranks)
+            self.exchange.verify(self._ranks)
 
         check()
-        whole = self.session.time_reported(step, WHOLE_TIME, self._run.how, at=at)
+        whole = self._session.time_reported(step, WHOLE_TIME, self._run.how, at=at)
         measured = runs[-whole.timed.executed :]
         check()
         computing = Measurement.of_samples(TOGETHER[name], [one.computed for one in measured])

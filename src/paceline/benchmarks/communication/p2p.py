@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SMALL = 8  # bytes: what remains of such a copy's time is its latency
 ELEMENT_BYTES = 8
 
-
 MINIMUM = rate_metric(
     "minimum_bandwidth", "of the slowest pair, one way: what bounds everything that takes all GPUs", Merge.FIRST
 )
@@ -74,9 +73,9 @@ class P2p(TorchBenchmark[P2pParameters]):
     def measure(self, parameters: P2pParameters, context: Context) -> Result:
         kind, gpus = kind_of(context.target), counts()
         if gpus and not kind.is_accelerator:
-            other = f"{next(iter(gpus))}:0"
+            gpu = f"{next(iter(gpus))}:0"
             raise Unsupported(
-                f"copies between GPUs are not measured on a CPU: use --target {other}, which takes all GPUs"
+                f"copies between GPUs are not measured on a CPU: use --target {gpu}, which takes all GPUs"
             )
         count = gpus.get(kind.name, 0)
         if count < 2:
@@ -105,11 +104,8 @@ class P2p(TorchBenchmark[P2pParameters]):
 def over_pairs(measurements: list[Measurement]) -> list[Measurement]:
     """The slowest pair, the average pair and the fastest, of the copies one way."""
     rates = [measurement.value for measurement in measurements if measurement.metric.name == BANDWIDTH.name]
-    return [
-        Measurement.of_value(MINIMUM, min(rates)),
-        Measurement.of_value(AVERAGE, sum(rates) / len(rates)),
-        Measurement.of_value(MAXIMUM, max(rates)),
-    ]
+    values = {MINIMUM: min(rates), AVERAGE: sum(rates) / len(rates), MAXIMUM: max(rates)}
+    return [Measurement.of_value(metric, value) for metric, value in values.items()]
 
 
 def _measure_pair(
@@ -119,7 +115,7 @@ def _measure_pair(
     at: At = {"from": first, "to": second}
     there = Copy(parameters.size, source, target, parameters.seed)
     size = there.size
-    one_way = session.time(there.call, TIME, at=at, work=size, rate_unit="B/s")
+    one_way = session.time(there.call, TIME, at=at, work=size)
     there.check()
     small = Copy(SMALL, source, target, parameters.seed)
     latency = session.time(small.call, LATENCY, at=at, each=True)
@@ -127,7 +123,7 @@ def _measure_pair(
     measurements = [one_way.rate(BANDWIDTH, size), one_way.time, latency.time]
     if first < second:  # the other order is the same work
         back = Copy(parameters.size, target, source, parameters.seed + 1)
-        both = session.time(both_ways(there, back), BOTH_WAYS_TIME, at=at, work=2 * size, rate_unit="B/s")
+        both = session.time(both_ways(there, back), BOTH_WAYS_TIME, at=at, work=2 * size)
         there.check()
         back.check()
         measurements += [both.rate(BOTH_WAYS_BANDWIDTH, 2 * size), both.time]

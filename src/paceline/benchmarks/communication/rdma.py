@@ -15,11 +15,11 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -32,74 +32,56 @@ from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
-from paceline.core.metric import Merge
+from paceline.core.metric import Merge, Metric
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork
 from paceline.core.ports import free_port
 from paceline.core.quantity import Duration, Size, show_size
-from paceline.core.record import At, Measurement, Record, Result
+from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import Description
 from paceline.devices.cpu import CpuDevice
 from paceline.devices.timeline import monotonic
 from paceline.measure import loop
 
 _COLUMN = re.compile(r"#\w+|BW \w+\[[^\]]*\]|MsgRate\[[^\]]*\]|t_\w+\[[^\]]*\]|[\d.]+% percentile\[[^\]]*\]")
-_RULE = "-" * 20
 # What one of a unit is in bytes per second; its "MB" have always been 2^20 bytes, and newer versions say so.
 _UNITS = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
-_MICRO = 1e-6
 
 
 @dataclass(frozen=True)
-class Bandwidth:
-    """One row of a bandwidth test, in bytes per second."""
+class Row:
+    """One row of a table: bytes per second of a bandwidth test, seconds of a latency test."""
 
     size: int
     iterations: int
-    average: float
-    peak: float | None  # None where perftest did not look for it
+    typical: float  # the average bandwidth, or the typical latency
+    extreme: float | None  # the peak bandwidth, or the 99th percentile of latency; None where it is not reported
 
 
-@dataclass(frozen=True)
-class Latency:
-    """One row of a latency test, in seconds."""
-
-    size: int
-    iterations: int
-    typical: float
-    p99: float | None  # older versions do not report it
-
-
-Row = TypeVar("Row", Bandwidth, Latency)
-
-
-def parse_bandwidth(text: str) -> list[Bandwidth]:
+def parse_bandwidth(text: str) -> list[Row]:
     """The rows of ib_write_bw and its like; anything else is a ToolError."""
     header, rows = _table(text)
     unit = next((column.partition("[")[2].rstrip("]") for column in header if column.startswith("BW average")), "")
     if unit not in _UNITS:
         raise garbled("perftest", f"no column 'BW average' in a known unit ({', '.join(header)})", text)
-    figures = []
-    for row in rows:
-        average, peak = (row.get(f"BW {which}[{unit}]", 0.0) * _UNITS[unit] for which in ("average", "peak"))
-        if average > 0:  # zero: too slow for the digits that are printed
-            figures.append(Bandwidth(int(row["#bytes"]), int(row["#iterations"]), average, peak or None))
-    if not figures:
-        raise garbled("perftest", "its table has no figures", text)
-    return figures
+    return _figures(rows, f"BW average[{unit}]", f"BW peak[{unit}]", _UNITS[unit], text)
 
 
-def parse_latency(text: str) -> list[Latency]:
+def parse_latency(text: str) -> list[Row]:
     """The rows of ib_write_lat and its like; anything else is a ToolError."""
     header, rows = _table(text)
     columns = ("t_typical[usec]", "t_min[usec]", "t_max[usec]")
     if not set(columns) <= set(header):
         raise garbled("perftest", f"no columns of latencies in microseconds ({', '.join(header)})", text)
-    figures = []
-    for row in rows:
-        if all(row[column] > 0 for column in columns):
-            p99 = row.get("99% percentile[usec]", 0.0) * _MICRO
-            typical = row["t_typical[usec]"] * _MICRO
-            figures.append(Latency(int(row["#bytes"]), int(row["#iterations"]), typical, p99 or None))
+    rows = [row for row in rows if all(row[column] > 0 for column in columns)]
+    return _figures(rows, "t_typical[usec]", "99% percentile[usec]", 1e-6, text)
+
+
+def _figures(rows: list[dict[str, float]], typical: str, extreme: str, unit: float, text: str) -> list[Row]:
+    figures = [
+        Row(int(row["#bytes"]), int(row["#iterations"]), row[typical] * unit, row.get(extreme, 0.0) * unit or None)
+        for row in rows
+        if row[typical] > 0  # zero: too slow for the digits that are printed
+    ]
     if not figures:
         raise garbled("perftest", "its table has no figures", text)
     return figures
@@ -110,32 +92,29 @@ def _table(text: str) -> tuple[list[str], list[dict[str, float]]]:
     lines = iter(text.splitlines())
     header = next((_COLUMN.findall(line) for line in lines if line.lstrip().startswith("#bytes")), None)
     if header is None or header[:2] != ["#bytes", "#iterations"]:
-        raise garbled("perftest", "there is no table in it", text)
+        raise garbled("perftest", "it contains no table", text)
     rows: list[dict[str, float]] = []
     for line in lines:
-        if line.strip().startswith(_RULE):
+        if line.strip().startswith("-" * 20):
             return header, rows
         words = line.split()
-        # Warnings about the clocks of the processor stand between the rows.
-        if words and words[0].isdecimal():
-            rows.append(dict(zip(header, _numbers(words, len(header), text), strict=False)))
+        # Warnings about the clocks of the processor appear between the rows.
+        if not words or not words[0].isdecimal():
+            continue
+        if len(words) < len(header):
+            raise garbled("perftest", f"a row has {len(words)} of {len(header)} columns", text)
+        numbers: list[float] = []
+        for word in words:
+            try:
+                value = float(word)
+            except ValueError:
+                raise garbled("perftest", f"'{word[:20]}' is not a number", text) from None
+            is_count = len(numbers) < 2  # the size and the iterations
+            if not math.isfinite(value) or value < 0 or (is_count and not 1 <= value == int(value)):
+                raise garbled("perftest", f"'{word[:20]}' is not a valid figure", text)
+            numbers.append(value)
+        rows.append(dict(zip(header, numbers, strict=False)))
     raise garbled("perftest", "its table breaks off", text)
-
-
-def _numbers(words: list[str], least: int, text: str) -> list[float]:
-    if len(words) < least:
-        raise garbled("perftest", f"a row has {len(words)} of {least} columns", text)
-    numbers: list[float] = []
-    for word in words:
-        try:
-            value = float(word)
-        except ValueError:
-            raise garbled("perftest", f"'{word[:20]}' is not a number", text) from None
-        is_count = len(numbers) < 2  # the size and the iterations
-        if not math.isfinite(value) or value < 0 or (is_count and not 1 <= value == int(value)):
-            raise garbled("perftest", f"'{word[:20]}' is not a valid figure", text)
-        numbers.append(value)
-    return numbers
 
 
 DEVICES = Path("/sys/class/infiniband")
@@ -182,18 +161,6 @@ class RdmaParameters(MicroParameters):
     """Time to spend on sweeps through the sizes with each program, at most, but at least 5 sweeps"""
 
 
-@dataclass(frozen=True)
-class Test:
-    """One of perftest's programs, and how it is called."""
-
-    command: list[str]  # of the server; the client adds the server's name
-    peer: str | None
-
-    @property
-    def name(self) -> str:
-        return Path(self.command[0]).name
-
-
 class Rdma(Benchmark[RdmaParameters]):
     """Sweeps of perftest through the sizes of a message, again and again."""
 
@@ -238,19 +205,18 @@ class Rdma(Benchmark[RdmaParameters]):
         if parameters.gid_index is not None:
             options += ["--gid-index", str(parameters.gid_index)]
 
-        def test(suffix: str, port: int, *more: str) -> Test:
+        def sweep(suffix: str, port: int, parse: Callable[[str], list[Row]], *more: str) -> dict[int, list[Row]]:
             tool = find_tool(f"ib_{parameters.operation}_{suffix}", "perftest", purpose="measures RDMA")
-            port = port if parameters.peer else free_port()
-            return Test([tool, *options, *more, "--port", str(port)], parameters.peer)
+            command = [tool, *options, *more, "--port", str(port if parameters.peer else free_port())]
+            return _sweeps(command, parse, parameters, context)
 
         measurements: list[Measurement] = []
         with MicroSession(parameters, context, CpuDevice()) as session:
             if parameters.measure != "latency":
-                bandwidth = test("bw", parameters.port, "--report_gbits")
-                measurements += _bandwidth(_sweeps(bandwidth, parse_bandwidth, parameters, context), session)
+                rows = sweep("bw", parameters.port, parse_bandwidth, "--report_gbits")
+                measurements += _bandwidth(rows, session)
             if parameters.measure != "bandwidth":
-                latency = test("lat", parameters.port + 1)
-                measurements += _latency(_sweeps(latency, parse_latency, parameters, context), session)
+                measurements += _latency(sweep("lat", parameters.port + 1, parse_latency), session)
         facts: dict[str, Any] = {
             "device": device,
             "peer": parameters.peer or "this host",
@@ -261,7 +227,7 @@ class Rdma(Benchmark[RdmaParameters]):
 
 
 def choose_device(name: str | None) -> str:
-    """The device to use; without one the case is unsupported, and says where it was looked for."""
+    """The device to use; without one the case is unsupported."""
     devices = sorted(entry.name for entry in DEVICES.iterdir()) if DEVICES.is_dir() else []
     if not devices:
         raise Unsupported(
@@ -274,92 +240,80 @@ def choose_device(name: str | None) -> str:
 
 
 def _sweeps(
-    test: Test, parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
+    command: list[str], parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
 ) -> dict[int, list[Row]]:
-    """The rows of every size, one of each sweep; the first sweep stands first."""
+    """The rows of every size, one of each sweep, in the order of the sweeps."""
+    name = Path(command[0]).name
     by_size: dict[int, list[Row]] = {size: [] for size in parameters.sizes}
     fewest = 1 + (parameters.steps or FEWEST_SWEEPS)
     begun, sweeps = monotonic(), 0
     while sweeps < fewest or (parameters.steps is None and monotonic() - begun < parameters.budget):
-        context.report(Progress(phase=f"sweep {sweeps} of {test.name}" if sweeps else "warming up"))
-        rows = {row.size: row for row in parse(_run(test))}
+        context.report(Progress(phase=f"sweep {sweeps} of {name}" if sweeps else "warming up"))
+        rows = {row.size: row for row in parse(_run(command, parameters.peer))}
         missing = [show_size(size) for size in parameters.sizes if size not in rows]
         if missing:
-            raise ToolError(f"{test.name} reported no figure for {', '.join(missing)}")
+            raise ToolError(f"{name} reported no figure for {', '.join(missing)}")
         for size, rows_of_size in by_size.items():
             rows_of_size.append(rows[size])
         sweeps += 1
     return by_size
 
 
-def _run(test: Test) -> str:
+def _run(command: list[str], peer: str | None) -> str:
     """One sweep; a server serves one client and ends. The client is started until the server listens."""
-    client = [*test.command, test.peer or "127.0.0.1"]
-    with _server(test) if test.peer is None else nullcontext() as server_failed:
+    with tempfile.TemporaryFile() as output, ExitStack() as stack:
+        server = None
+        if peer is None:
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            stack.enter_context(server)
+            stack.callback(server.kill)
         deadline = monotonic() + SERVER_SECONDS
         while True:
             try:
-                return run_tool(client, timeout=SWEEP_SECONDS).output
+                return run_tool([*command, peer or "127.0.0.1"], timeout=SWEEP_SECONDS).output
             except ToolError as error:
-                if server_failed:
-                    server_failed()
+                if server is not None and server.poll():
+                    output.seek(0)
+                    words = last_words(output.read().decode(errors="replace"))
+                    name = Path(command[0]).name
+                    raise ToolError(f"the server {name} ended with {server.returncode}: {words}") from None
                 if "connect" not in str(error).lower() or monotonic() > deadline:
                     raise
             time.sleep(RETRY_SECONDS)
 
 
-@contextmanager
-def _server(test: Test) -> Iterator[Callable[[], None]]:
-    """A server on this host; the call that is given raises an error with its output if it has failed."""
-    with (
-        tempfile.TemporaryFile() as output,
-        subprocess.Popen(test.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as server,
-    ):
-
-        def check() -> None:
-            if server.poll():
-                output.seek(0)
-                words = last_words(output.read().decode(errors="replace"))
-                raise ToolError(f"the server {test.name} ended with {server.returncode}: {words}")
-
-        try:
-            yield check
-        finally:
-            server.kill()
-
-
-def _bandwidth(rows: dict[int, list[Bandwidth]], session: MicroSession) -> list[Measurement]:
+def _bandwidth(rows: dict[int, list[Row]], session: MicroSession) -> list[Measurement]:
     averages, peaks, times = [], [], []
     for size, sweeps in rows.items():
-        point = _point(session, {"size": size}, [size / row.average for row in sweeps], sweeps[0].iterations)
+        point = _point(session, size, [size / row.typical for row in sweeps], sweeps[0].iterations)
         averages.append(point.rate(BANDWIDTH_AVERAGE, float(size)))
+        peaks += _extremes(BANDWIDTH_PEAK, size, sweeps)
         times.append(point.time)
-        peak = [row.peak for row in sweeps[1:] if row.peak is not None]
-        if peak:
-            peaks.append(Measurement.of_samples(BANDWIDTH_PEAK, peak, at={"size": size}))
     return [headline(averages), *([headline(peaks)] if peaks else []), *averages, *peaks, *times]
 
 
-def _latency(rows: dict[int, list[Latency]], session: MicroSession) -> list[Measurement]:
-    """The smallest message stands for the case: what a larger one takes longer is bandwidth."""
+def _latency(rows: dict[int, list[Row]], session: MicroSession) -> list[Measurement]:
+    """The smallest message represents the case: what a larger one takes longer is bandwidth."""
     typical, slow = [], []
     for size, sweeps in rows.items():
-        at: At = {"size": size}
-        _point(session, at, [row.typical for row in sweeps], sweeps[0].iterations)
-        typical.append(Measurement.of_samples(LATENCY, [row.typical for row in sweeps[1:]], at=at))
-        p99 = [row.p99 for row in sweeps[1:] if row.p99 is not None]
-        if p99:
-            slow.append(Measurement.of_samples(LATENCY_99, p99, at=at))
+        point = _point(session, size, [row.typical for row in sweeps], sweeps[0].iterations)
+        typical.append(Measurement.of_samples(LATENCY, point.timed.samples, at=point.at))
+        slow += _extremes(LATENCY_99, size, sweeps)
     return [headline(typical[:1]), *([headline(slow[:1])] if slow else []), *typical, *slow]
 
 
-def _point(session: MicroSession, at: At, times: list[float], messages: int) -> TimedPoint:
+def _extremes(metric: Metric, size: int, sweeps: list[Row]) -> list[Measurement]:
+    samples = [row.extreme for row in sweeps[1:] if row.extreme is not None]
+    return [Measurement.of_samples(metric, samples, at={"size": size})] if samples else []
+
+
+def _point(session: MicroSession, size: int, times: list[float], messages: int) -> TimedPoint:
     """A point of the session from the time of one message in every sweep, the first of which warmed up."""
     warm, measured = loop.WarmUp([times[0] * messages], steady=True), times[1:]
     whole = loop.Timed([time * messages for time in measured], loop.Stop.BUDGET, executed=len(measured))
     point = TimedPoint(
         metric=MESSAGE_TIME,
-        at=at,
+        at={"size": size},
         timed=loop.Timed(measured, loop.Stop.BUDGET, executed=len(measured)),
         warm=warm,
         calls=1,

@@ -5,7 +5,7 @@ Bandwidth and round trips need a peer at the other end. On the other host run ei
     python -m paceline.benchmarks.communication._tcp_peer --bind ADDRESS
     iperf3 --server
 
-and name it here with `--peer host[:port]`. Without a peer this host is its own, on 127.0.0.1.
+and name it here with `--peer host[:port]`. Without a peer, a process on this host is the other end, on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field
@@ -83,25 +84,22 @@ class Address:
         return cls(host, int(port))
 
 
-def _with_port(text: str) -> str:
-    Address.read(text)
+def _check_address(text: str, *, default_port: int | None = None) -> str:
+    Address.read(text, default_port)
     return text
 
 
-def _with_or_without_port(text: str) -> str:
-    Address.read(text, default_port=_tcp_peer.DEFAULT_PORT)
-    return text
+_AddressWithPort = Annotated[str, AfterValidator(_check_address)]
+_Address = Annotated[str, AfterValidator(partial(_check_address, default_port=_tcp_peer.DEFAULT_PORT))]
 
 
 class TcpParameters(MicroParameters):
     """Whom to connect to, and what to send."""
 
-    hosts: Annotated[list[Annotated[str, AfterValidator(_with_port)]], OneOrMore, OTHER_HOSTS] = Field(
-        default_factory=list
-    )
+    hosts: Annotated[list[_AddressWithPort], OneOrMore, OTHER_HOSTS] = Field(default_factory=list)
     """Peers to connect to, as host:port; anything that listens there will do"""
-    peer: Annotated[Annotated[str, AfterValidator(_with_or_without_port)] | None, OTHER_HOSTS] = None
-    """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, this host is its own"""
+    peer: Annotated[_Address | None, OTHER_HOSTS] = None
+    """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, a process on this host"""
     engine: Literal["auto", "own", "iperf3"] = "auto"
     """Who sends in bulk; auto takes our own, or iperf3 where the peer is one"""
     attempts: int = Field(default=20, ge=1, le=10_000)
@@ -127,6 +125,11 @@ class Attempts:
     @property
     def count(self) -> int:
         return len(self.times) + len(self.failures)
+
+    @property
+    def failure(self) -> str:
+        """The host, and why the last attempt that failed did."""
+        return f"{self.label} ({self.failures[-1]})"
 
 
 class Tcp(Benchmark[TcpParameters]):
@@ -179,19 +182,11 @@ class Tcp(Benchmark[TcpParameters]):
                 figures, more_facts = _exchange(session, parameters, peer)
                 measurements, facts = [*figures, *measurements], facts | more_facts
         result = session.result(measurements, facts)
-        failed = [
-            f"{len(one.failures)} of {one.count} to {one.label} ({one.failures[-1]})"
-            for one in connected
-            if one.failures
-        ]
+        failed = [f"{len(one.failures)} of {one.count} to {one.failure}" for one in connected if one.failures]
         if failed:
-            result.warnings.append(
-                RecordWarning(
-                    kind="unreliable",
-                    message=f"attempts to connect failed: {', '.join(failed)}",
-                    remedy="look for packet loss and full queues of the listener (nstat, ss -lnt), then measure again",
-                )
-            )
+            message = f"attempts to connect failed: {', '.join(failed)}"
+            remedy = "look for packet loss and full queues of the listener (nstat, ss -lnt), then measure again"
+            result.warnings.append(RecordWarning(kind="unreliable", message=message, remedy=remedy))
         return result
 
 
@@ -230,7 +225,7 @@ def _connect(label: str, address: Address, parameters: TcpParameters, context: C
 
 def _connectivity(connected: Sequence[Attempts]) -> list[Measurement]:
     """Of each host, and of all together; a host that was never reached fails the case."""
-    lost = [f"{one.label} ({one.failures[-1]})" for one in connected if not one.times]
+    lost = [one.failure for one in connected if not one.times]
     if lost:
         raise CaseError(
             f"no attempt out of {connected[0].count} reached {', '.join(lost)}: "
@@ -285,19 +280,18 @@ def _bandwidth(
     moved: list[int] = []
     enough = TRANSFER_SECONDS[engine]
     with ExitStack() as stack:
+        send_each = None
         if engine == "own":
             send_each = stack.enter_context(swallowing(peer, streams, parameters.connect_timeout))
             enough = max(enough, ROUND_TRIPS * min(send_each(0) for _ in range(3)))
 
-            def send(amount: int) -> float:
+        def send(amount: int) -> float:
+            if send_each is not None:
                 moved.append(amount * streams)
                 return send_each(amount)
-        else:
-
-            def send(amount: int) -> float:
-                sent = _iperf3.send(peer.host, peer.port, amount * streams, streams)
-                moved.append(sent.bytes)
-                return sent.seconds if sent.bytes else 0.0
+            sent = _iperf3.send(peer.host, peer.port, amount * streams, streams)
+            moved.append(sent.bytes)
+            return sent.seconds if sent.bytes else 0.0
 
         amount = _amount(send, enough)
         moved.clear()
@@ -307,7 +301,6 @@ def _bandwidth(
             f"{'host clock' if engine == 'own' else 'iperf3 itself'}, transfers of {show_size(amount)} each stream",
             at={"streams": streams},
             work=float(amount * streams),
-            rate_unit="B/s",
         )
     before = len(point.warm.samples)
     measured = moved[before : before + len(point.timed.samples)]
@@ -379,8 +372,13 @@ def swallowing(address: Address, streams: int, timeout: float) -> Iterator[Calla
             failures: list[OSError | PeerError] = []
 
             def send(connection: socket.socket) -> None:
+                announced, answer = COUNT.pack(amount), bytearray(COUNT.size)
                 try:
-                    _send(connection, data, amount)
+                    connection.sendall(announced)
+                    for offset in range(0, amount, BUFFER):
+                        connection.sendall(data[: amount - offset])
+                    if not receive_exactly(connection, memoryview(answer)) or bytes(answer) != announced:
+                        raise PeerError("the peer closed the connection")
                 except (OSError, PeerError) as error:
                     failures.append(error)
 
@@ -417,16 +415,3 @@ def local_peer() -> Iterator[Address]:
             yield Address("127.0.0.1", int(port))
         finally:
             peer.kill()
-
-
-def _send(connection: socket.socket, data: memoryview, amount: int) -> None:
-    announced = COUNT.pack(amount)
-    connection.sendall(announced)
-    left = amount
-    while left:
-        part = data[: min(left, len(data))]
-        connection.sendall(part)
-        left -= len(part)
-    answer = bytearray(COUNT.size)
-    if not receive_exactly(connection, memoryview(answer)) or bytes(answer) != announced:
-        raise PeerError("the peer closed the connection")

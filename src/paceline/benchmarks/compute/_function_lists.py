@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -96,16 +95,6 @@ Counted = dict[F, int]  # how often each function is called
 Recognise = Callable[[str, Sequence[Any]], F | None]  # an operator's name and arguments; None where it is another
 
 
-@dataclass(frozen=True)
-class FunctionTask:
-    """One point of the sweep."""
-
-    at: At
-    count: int
-    work: float
-    prepare: Callable[[], Product | Convolution]  # brings its operands into memory
-
-
 class FunctionListBenchmark(Benchmark[P]):
     """Measures the functions of a list, one point for each, and all of them together."""
 
@@ -157,8 +146,10 @@ class FunctionListBenchmark(Benchmark[P]):
         """The function that an operator of torch is called for, if it is of this kind."""
 
     @abstractmethod
-    def tasks(self, parameters: P, device: Device, function: Any, count: int) -> Iterator[FunctionTask]:
-        """The points that one function makes."""
+    def calls(
+        self, parameters: P, device: Device, function: Any
+    ) -> Iterator[tuple[At, Callable[[], Product | Convolution]]]:
+        """The points that one function makes, each with what brings the operands of its call into memory."""
 
     @classmethod
     @abstractmethod
@@ -176,19 +167,19 @@ class FunctionListBenchmark(Benchmark[P]):
         context.report(Progress(phase="preparing"))
         functions, source = self._list(parameters, device, context)
         chosen = largest(functions, parameters.most or (None if parameters.file else MOST_TRACED))
-        tasks = [task for function, count in chosen.items() for task in self.tasks(parameters, device, function, count)]
         measurements: list[Measurement] = []
         worst = seconds = work = 0.0
         with MicroSession(parameters, context, device) as session:
-            for task in tasks:
-                prepared = task.prepare()
+            points = [(one, *call) for one in chosen for call in self.calls(parameters, device, one)]
+            for one, at, prepare in points:
+                prepared = prepare()
                 prepared.check()
-                point = session.time(prepared.call, TIME, at=task.at, work=task.work, rate_unit="FLOP/s", graph=True)
+                point = session.time(prepared.call, TIME, at=at, work=one.work, rate_unit="FLOP/s", graph=True)
                 prepared.check()
                 worst = max(worst, prepared.worst)
-                measurements += [point.rate(COMPUTE_RATE, task.work), point.time]
-                seconds += task.count * point.time.summary.mean
-                work += task.count * task.work
+                measurements += [point.rate(COMPUTE_RATE, one.work), point.time]
+                seconds += chosen[one] * point.time.summary.mean
+                work += chosen[one] * one.work
         total = Measurement.of_value(TOTAL_TIME, seconds)
         share, peak_facts = peak_share(peak_flops(device.name, parameters.precision), work, total)
         whole = [Measurement.of_rate(COMPUTE_RATE, work, total), *share, total]
@@ -255,9 +246,24 @@ def trace(spec: ModelSpec, scale: Scale, batch: int, recognise: Recognise[F]) ->
 
 def read_list(file: Path, kind: type[F]) -> Counted[F]:
     """The functions in a user's file, in their order; a mistake is refused with its place and what to write."""
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = f"file '{file}' not found; give the path of a YAML or JSON list"
+        raise InputError("missing-file", message, key="file", value=str(file)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the file '{file}' cannot be read: {error}"
+        raise InputError("unreadable-file", message, key="file", value=str(file)) from None
+    except (yaml.YAMLError, ValueError) as error:
+        message = f"not valid YAML or JSON: {' '.join(str(error).split())}"
+        raise InputError("invalid-yaml", message, where=str(file), key="file", value=str(file)) from None
+    if not isinstance(document, list) or not document:
+        what = "is empty" if not document else f"holds a {type(document).__name__}"
+        message = f"{file} {what}: write a list of functions, each like {kind.EXAMPLE}"
+        raise InputError("not-a-list" if document else "empty-list", message, key="file", value=str(file))
     functions: Counter[F] = Counter()
     labels: dict[str, F] = {}
-    for number, entry in enumerate(_entries(file, kind), start=1):
+    for number, entry in enumerate(document, start=1):
         with located(f"{file}, entry {number}"):
             function, count = _function(entry, kind)
             if labels.setdefault(function.label, function) != function:
@@ -286,25 +292,6 @@ def _function(entry: object, kind: type[F]) -> tuple[F, int]:
     if function.complaint():
         raise InputError("impossible-function", function.complaint(), key="file", value=entry)
     return function, count
-
-
-def _entries(file: Path, kind: type[Function]) -> Iterable[Any]:
-    try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        message = f"file '{file}' not found; give the path of a YAML or JSON list"
-        raise InputError("missing-file", message, key="file", value=str(file)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"the file '{file}' cannot be read: {error}"
-        raise InputError("unreadable-file", message, key="file", value=str(file)) from None
-    except (yaml.YAMLError, ValueError) as error:
-        message = f"not valid YAML or JSON: {' '.join(str(error).split())}"
-        raise InputError("invalid-yaml", message, where=str(file), key="file", value=str(file)) from None
-    if not isinstance(document, list) or not document:
-        what = "is empty" if not document else f"holds a {type(document).__name__}"
-        message = f"{file} {what}: write a list of functions, each like {kind.EXAMPLE}"
-        raise InputError("not-a-list" if document else "empty-list", message, key="file", value=str(file))
-    return document
 
 
 def largest(functions: Counted[F], most: int | None) -> Counted[F]:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks.compute._function_lists import (
-    Function,
-    FunctionListBenchmark,
-    FunctionListParameters,
-    FunctionTask,
-    Names,
-)
+from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
-from paceline.core.record import Record
+from paceline.core.record import At, Record
 from paceline.core.subject import Alias, key_word
 from paceline.devices import Device
 from paceline.models.user import MODEL_NAME
@@ -99,12 +93,12 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
             transpose_b=_is_transposed(b),
         )
 
-    def tasks(
-        self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction, count: int
-    ) -> Iterator[FunctionTask]:
+    def calls(
+        self, parameters: BlasFunctionsParameters, device: Device, function: GemmFunction
+    ) -> Iterator[tuple[At, Callable[[], Product]]]:
         shape = function.model_dump(exclude={"name"})
         product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
-        yield FunctionTask({"function": function.label}, count, function.work, partial(Product, product, device))
+        yield {"function": function.label}, partial(Product, product, device)
 
 
 def _is_transposed(matrix: Tensor) -> bool:

@@ -10,16 +10,10 @@ from pydantic import BeforeValidator, Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks.compute._function_lists import (
-    Function,
-    FunctionListBenchmark,
-    FunctionListParameters,
-    FunctionTask,
-    Names,
-)
+from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import wipe
 from paceline.core.errors import SilentCorruption
-from paceline.core.record import Record
+from paceline.core.record import At, Record
 from paceline.core.subject import Alias, key_word
 from paceline.devices import Device
 from paceline.models.base import set_fp32_mode
@@ -144,13 +138,12 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
             groups=groups,
         )
 
-    def tasks(
-        self, parameters: DnnFunctionsParameters, device: Device, function: ConvolutionFunction, count: int
-    ) -> Iterator[FunctionTask]:
+    def calls(
+        self, parameters: DnnFunctionsParameters, device: Device, function: ConvolutionFunction
+    ) -> Iterator[tuple[At, Callable[[], Convolution]]]:
         for way in get_args(Pass):
-            at = {"function": function.label, "pass": way}
             prepare = partial(Convolution, function, way, parameters.precision, parameters.seed, device)
-            yield FunctionTask(at, count, function.work, prepare)
+            yield {"function": function.label, "pass": way}, prepare
 
 
 class Convolution:
@@ -170,11 +163,12 @@ class Convolution:
         def operand(*shape: int) -> Tensor:
             return formats.random_operand(precision, shape, generator).to(memory_format=torch.channels_last)
 
-        self._images = operand(function.batch, function.in_channels, *function.image)
-        self._weight = operand(function.out_channels, function.in_channels // function.groups, *function.kernel)
-        self._gradient = operand(function.batch, function.out_channels, *function.output)
-        operands = (self._images, self._weight, self._gradient)
-        self.call: Callable[[], Tensor] = partial(_convolve, way, function, operands, function.groups)
+        self._operands = (
+            operand(function.batch, function.in_channels, *function.image),
+            operand(function.out_channels, function.in_channels // function.groups, *function.kernel),
+            operand(function.batch, function.out_channels, *function.output),
+        )
+        self.call: Callable[[], Tensor] = partial(_convolve, way, function, self._operands, function.groups)
 
     def check(self) -> None:
         """Compare whole planes of the first and the last group with fp64; a difference is silent corruption.
@@ -193,20 +187,20 @@ class Convolution:
         }[self._way]
         wipe(self.call())
         result = self.call()
-        for group in sorted({0, self._function.groups - 1}):
-            for (images, weight, gradient), where in self._parts(group):
-                operands = images.double(), weight.double(), gradient.double()
-                sizes = images.double().abs(), weight.double().abs(), gradient.double().abs()
+        for group in sorted({0, function.groups - 1}):
+            for parts, where in self._parts(group):
+                images, weight, gradient = (part.double() for part in parts)
                 # Not by cuDNN: it would take seconds to plan each of these small shapes, and is what is being checked.
                 with torch.backends.cudnn.flags(enabled=False):
-                    exact = _convolve(self._way, function, operands, 1)
+                    exact = _convolve(self._way, function, (images, weight, gradient), 1)
+                    sizes = images.abs(), weight.abs(), gradient.abs()
                     magnitude = _convolve(self._way, function, sizes, 1).amax((-2, -1), keepdim=True)
                 allowed = formats.tolerance(self._precision, exact, magnitude, depth)
                 error = (result[where].double() - exact).abs()
                 worst = float(torch.where(error == 0, 0.0, error / allowed).max())
-                if not worst <= 1.0:  # not a number is no agreement
+                if not worst <= 1.0:  # also where it is not a number
                     raise SilentCorruption(
-                        f"the {self._way} convolution {self._function.label} in {self._precision} is wrong in group "
+                        f"the {self._way} convolution {function.label} in {self._precision} is wrong in group "
                         f"{group}: {worst:.3g} times as far from the fp64 result as the format allows"
                     )
                 self.worst = max(self.worst, worst)
@@ -221,7 +215,7 @@ class Convolution:
 
         inputs, outputs = channels_of_group(function.in_channels), channels_of_group(function.out_channels)
         last = slice(function.batch - 1, None)
-        images, weight, gradient = self._images, self._weight, self._gradient
+        images, weight, gradient = self._operands
         if self._way == "forward":
             for channel in _some(outputs):
                 yield (images[last, inputs], weight[channel], gradient[last, channel]), (last, channel)

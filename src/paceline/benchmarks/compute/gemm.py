@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,7 +31,6 @@ from paceline.models.base import set_fp32_mode
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOURCE = Path(__file__).with_name("plain_product.cu")
 RESULT = {**BYTES, "fp8": 2, "int8": 4}  # bytes of a result's number
 TILE, DEPTH, THREADS = 128, 8, 256  # as in the CUDA source
 GPU_SIZE = 8192
@@ -67,26 +67,6 @@ _WORDS = {
         'asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(acc) : "r"(a), "r"(b))',
     ),
 }
-
-
-def plain_product(precision: str, a: Tensor, b: Tensor, out: Tensor, device: Device) -> Callable[[], object]:
-    """A call that computes `out = a @ b`, all of them stored by rows, without Tensor Cores."""
-    m, k = a.shape
-    n = b.shape[1]
-    halves, word, element, fill, multiply_add = _WORDS[precision]
-    if m % TILE or n % (TILE * halves) or k % DEPTH:
-        raise Unsupported(
-            f"without Tensor Cores {precision} goes with m a multiple of {TILE}, n of {TILE * halves} and k of "
-            f"{DEPTH}, but they are {m}, {n} and {k}"
-        )
-    definitions = (
-        f"typedef {word} Word;\ntypedef {element} Element;\n"
-        f"#define FILL(x) {fill}\n#define MULTIPLY_ADD(acc, a, b) {multiply_add}\n"
-    )
-    kernel = device.build_kernel(definitions + SOURCE.read_text(encoding="utf-8"), "plain_product")
-    grid = (n // (TILE * halves), m // TILE, 1)
-    arguments = [a, b, out, n // halves, k]
-    return lambda: kernel(grid=grid, block=(THREADS, 1, 1), args=arguments)
 
 
 class GemmParameters(MicroParameters):
@@ -255,7 +235,7 @@ class Product:
         allowed = formats.tolerance(self._rounding, exact, a.abs() @ b.abs(), k)
         share = torch.where(error == 0, 0.0, error / allowed)
         worst = float(share.max())
-        if not worst <= 1.0:  # not a number is no agreement
+        if not worst <= 1.0:  # also where it is not a number
             where = [int(i) for i in (~(share <= 1.0)).nonzero()[0]]
             raise SilentCorruption(
                 f"the product in {self._parameters.precision} is wrong at {where} of the checked rows: "
@@ -275,42 +255,48 @@ class Product:
                 raise Unsupported(f"{precision} is a format of Tensor Cores: without them use fp64, fp32 or fp16")
             if precision != "fp32":  # Tensor Cores never compute true fp32
                 return self._plain_call(lead)
+        if precision in ("fp8", "int8"):  # as the units read 8-bit operands: laid out so once, outside the timed region
+            b = b.mT.contiguous().mT
         if precision == "fp8":
             if lead or self._parameters.transpose_a:
                 raise Unsupported("fp8 goes with batch = 1 and A as it is: the hardware takes no other layout")
-            by_columns = self._by_columns()
             one = torch.ones((), device=a.device)
             self.how = "torch._scaled_mm, e4m3 operands, B by columns, bf16 result, fast accumulation"
-            return lambda: torch._scaled_mm(a, by_columns, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+            return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
         if precision == "int8":
             if lead:
                 raise Unsupported("int8 has no batched product here: use batch = 1")
-            by_columns = self._by_columns()
             sums = torch.empty((m, n), dtype=torch.int32, device=a.device)
             self.how = "torch._int_mm, B by columns, int32 result"
-            return lambda: torch._int_mm(a, by_columns, out=sums)
-        out = torch.empty((*lead, m, n), dtype=a.dtype, device=a.device)
-        self.how = "torch.bmm" if lead else "torch.mm"
-        multiply = torch.bmm if lead else torch.mm
-        return lambda: multiply(a, b, out=out)
-
-    def _by_columns(self) -> Tensor:
-        """B as the units read 8-bit operands: laid out so once, outside the timed region."""
-        return self._b.t().contiguous().t()
+            return lambda: torch._int_mm(a, b, out=sums)
+        self.how, multiply = ("torch.bmm", torch.bmm) if lead else ("torch.mm", torch.mm)
+        return partial(multiply, a, b, out=torch.empty((*lead, m, n), dtype=a.dtype, device=a.device))
 
     def _plain_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
-        """Without Tensor Cores."""
+        """Without Tensor Cores: a CUDA kernel for operands that are stored by rows."""
         import torch
 
-        precision = self._parameters.precision
+        precision, (m, n, k) = self._parameters.precision, self.shape
         if lead or self._parameters.transpose_a or self._parameters.transpose_b:
             raise Unsupported(f"without Tensor Cores {precision} goes with batch = 1 and no transposes")
-        out = torch.empty(self.shape[:2], dtype=self._a.dtype, device=self._a.device)
-        product = plain_product(precision, self._a, self._b, out, self._device)
+        halves, word, element, fill, multiply_add = _WORDS[precision]
+        if m % TILE or n % (TILE * halves) or k % DEPTH:
+            raise Unsupported(
+                f"without Tensor Cores {precision} goes with m a multiple of {TILE}, n of {TILE * halves} and k of "
+                f"{DEPTH}, but they are {m}, {n} and {k}"
+            )
+        definitions = (
+            f"typedef {word} Word;\ntypedef {element} Element;\n"
+            f"#define FILL(x) {fill}\n#define MULTIPLY_ADD(acc, a, b) {multiply_add}\n"
+        )
+        source = Path(__file__).with_name("plain_product.cu").read_text(encoding="utf-8")
+        kernel = self._device.build_kernel(definitions + source, "plain_product")
+        out = torch.empty((m, n), dtype=self._a.dtype, device=self._a.device)
+        grid, arguments = (n // (TILE * halves), m // TILE, 1), [self._a, self._b, out, n // halves, k]
         self.how = f"a kernel of our own, multiply-add instructions of the plain units, {precision} sums"
 
         def call() -> Tensor:
-            product()
+            kernel(grid=grid, block=(THREADS, 1, 1), args=arguments)
             return out
 
         return call

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, Unsupported
+from paceline.core.metric import Metric
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description, ShownCeiling
 from paceline.devices import open_device
@@ -80,44 +81,42 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
     def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
         device = open_device(context.target)
         if not device.kind.launches_kernels:
-            why = (
-                "launches go through CUDA's driver" if device.kind.is_accelerator else "a CPU has no kernels to launch"
-            )
+            why = "launches go through CUDA's driver"
+            if not device.kind.is_accelerator:
+                why = "a CPU has no kernels to launch"
             raise Unsupported(f"kernel-launch needs an NVIDIA GPU: {why}; use --target cuda:0")
         context.report(Progress(phase="preparing"))
         device.synchronize()  # the framework has opened the device's context, which the launches share
-        launcher = Launcher(device.torch().index or 0, device.empty_kernel(KERNEL))
-        empty_loop = EmptyLoop()
+        launcher, empty_loop = Launcher(device.torch().index or 0, device.empty_kernel(KERNEL)), EmptyLoop()
         many = parameters.launches
         few = min(many, MOST_IN_QUEUE)
-        clock = "C loop over the driver's cuLaunchKernel, host monotonic clock, "
-        with MicroSession(parameters, context, device) as session:
-            wall = session.time_reported(
-                lambda: [launcher.wall_seconds(many)], WALL_TIME, clock + "stream synchronised", calls=many
-            )
-            event = session.time_reported(
-                lambda: [launcher.event_seconds(many)],
-                EVENT_TIME,
-                "C loop over the driver's cuLaunchKernel, device events around it",
-                calls=many,
-            )
-            issue = session.time_reported(
-                lambda: [launcher.issue_seconds(few)], ISSUE_TIME, clock + "read when all are issued", calls=few
-            )
-            single = session.time_reported(
-                lambda: [launcher.wall_seconds(1) for _ in range(SINGLE_LAUNCHES)],
+        driver = "C loop over the driver's cuLaunchKernel"
+        clock = f"{driver}, host monotonic clock"
+        nothing = "the same C loop over a function that does nothing, host monotonic clock"
+        steps: list[tuple[Metric, Callable[[], list[float]], str, int]] = [
+            (WALL_TIME, lambda: [launcher.on_host(many).ended], f"{clock}, stream synchronised", many),
+            (EVENT_TIME, lambda: [launcher.on_device(many)], f"{driver}, device events around it", many),
+            (ISSUE_TIME, lambda: [launcher.on_host(few).issued], f"{clock}, read when all are issued", few),
+            (
                 SINGLE_LATENCY,
-                clock + "stream synchronised after each",
-            )
-            loop = session.time_reported(
-                lambda: [empty_loop.wall_seconds(LOOP_CALLS)],
-                LOOP_COST,
-                "the same C loop over a function that does nothing, host monotonic clock",
-                calls=LOOP_CALLS,
-            )
-        share = loop.time.value / wall.time.value
+                lambda: [launcher.on_host(1).ended for _ in range(SINGLE_LAUNCHES)],
+                f"{clock}, stream synchronised after each",
+                1,
+            ),
+            (LOOP_COST, lambda: [empty_loop.on_host(LOOP_CALLS).ended], nothing, LOOP_CALLS),
+        ]
+        with MicroSession(parameters, context, device) as session:
+            times = [session.time_reported(step, metric, how, calls=calls).time for metric, step, how, calls in steps]
+        share = times[-1].value / times[0].value
         facts = {"launches": many, "loop_share": f"{100 * share:.2g} % of wall_time is the loop itself"}
-        return session.result([wall.time, event.time, issue.time, single.time, loop.time], facts)
+        return session.result(times, facts)
+
+
+class HostSeconds(NamedTuple):
+    """From before the first launch until the last is issued, and until it has ended."""
+
+    issued: float
+    ended: float
 
 
 class EmptyLoop:
@@ -127,18 +126,11 @@ class EmptyLoop:
         self._code = _library()
         self._handle = ctypes.c_void_p(self._code.open_empty_loop())
 
-    def wall_seconds(self, launches: int) -> float:
-        """From before the first launch until the last has ended."""
-        return self._on_host(launches)[1]
-
-    def issue_seconds(self, launches: int) -> float:
-        """From before the first launch until the last is issued."""
-        return self._on_host(launches)[0]
-
-    def _on_host(self, launches: int) -> tuple[float, float]:
+    def on_host(self, launches: int) -> HostSeconds:
+        """Launch so often, timed by the host's clock."""
         issued, ended = ctypes.c_double(), ctypes.c_double()
         self._check(self._code.time_on_host(self._handle, launches, ctypes.byref(issued), ctypes.byref(ended)))
-        return issued.value, ended.value
+        return HostSeconds(issued.value, ended.value)
 
     def _check(self, status: int) -> None:
         if status:
@@ -158,8 +150,8 @@ class Launcher(EmptyLoop):
             raise Unsupported(f"the CUDA driver cannot launch an empty kernel: {why}; see 'paceline doctor'")
         self._handle = ctypes.c_void_p(handle)
 
-    def event_seconds(self, launches: int) -> float:
-        """Between an event before the first launch and one after the last."""
+    def on_device(self, launches: int) -> float:
+        """Seconds between an event before the first launch and one after the last."""
         seconds = ctypes.c_double()
         self._check(self._code.time_on_device(self._handle, launches, ctypes.byref(seconds)))
         return seconds.value
@@ -176,6 +168,6 @@ def _library() -> ctypes.CDLL:
         "explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
     }
     for name, (result, arguments) in signatures.items():
-        function: Callable[..., Any] = getattr(code, name)
-        function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
+        function = getattr(code, name)
+        function.restype, function.argtypes = result, arguments
     return code

@@ -8,6 +8,7 @@ of B, and the columns are put side by side. Either way every rank ends with the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from paceline.benchmarks import _superbench
@@ -117,70 +118,41 @@ class ShardedProduct(Product):
     def __init__(self, parameters: ShardingMatmulParameters, device: Device, ranks: Ranks) -> None:
         self._mode = parameters.mode
         self._ranks = ranks
-        self.multiply: Callable[[], object]
-        self.communicate: Callable[[], object]
-        self.communicated_bytes = 0
         m, n, k = divisible(parameters.shape_on(device.kind), parameters.mode, ranks.world_size)
         super().__init__(GemmParameters(precision=parameters.precision, m=m, n=n, k=k, seed=parameters.seed), device)
 
     def _make_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
-        _, n, k = self.shape
-        each = (k if self._mode == "all-reduce" else n) // self._ranks.world_size
+        import torch
+        from torch import distributed
+
+        m, n, k = self.shape
+        splits_k = self._mode == "all-reduce"
+        each = (k if splits_k else n) // self._ranks.world_size
         mine = slice(self._ranks.rank * each, (self._ranks.rank + 1) * each)
-        sent, result = self._split_k(mine) if self._mode == "all-reduce" else self._split_n(mine)
-        multiply, communicate = self.multiply, self.communicate
-        self.communicated_bytes = sent.numel() * sent.element_size()
+        if splits_k:
+            left, right = self._a[:, mine].contiguous(), self._b[mine].contiguous()
+            part = result = left.new_empty((m, n))
+            name = "all_reduce"
+            # Repeated without a product between, the sums grow beyond the format's range; an adder does not mind.
+            communicate: Callable[[], object] = partial(distributed.all_reduce, result)
+        else:
+            # Transposed, the ranks' columns are rows, which lie one after another in the result without another copy.
+            left, right = self._b[:, mine].t().contiguous(), self._a.t()
+            part, whole = left.new_empty((each, m)), left.new_empty((n, m))
+            # The newer name of the same operation, where torch has it: the older one warns there.
+            name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
+            communicate, result = partial(getattr(distributed, name), whole, part), whole.t()
+        self.how = f"torch.mm, then torch.distributed.{name} of the {'result' if splits_k else 'parts'}"
+        self.communicated_bytes = part.numel() * part.element_size()
+        self.multiply: Callable[[], object] = partial(torch.mm, left, right, out=part)
+        self.communicate = communicate
 
         def call() -> Tensor:
-            multiply()
+            torch.mm(left, right, out=part)
             communicate()
             return result
 
         return call
-
-    def _split_k(self, mine: slice) -> tuple[Tensor, Tensor]:
-        """What is sent, and the result."""
-        import torch
-        from torch import distributed
-
-        m, n, _ = self.shape
-        a, b = self._a[:, mine].contiguous(), self._b[mine].contiguous()
-        result = torch.empty((m, n), dtype=a.dtype, device=a.device)
-
-        def multiply() -> None:
-            torch.mm(a, b, out=result)
-
-        def communicate() -> None:
-            # Repeated without a product between, the sums grow beyond the format's range; an adder does not mind.
-            distributed.all_reduce(result)
-
-        self.how = "torch.mm, then torch.distributed.all_reduce of the result"
-        self.multiply, self.communicate = multiply, communicate
-        return result, result
-
-    def _split_n(self, mine: slice) -> tuple[Tensor, Tensor]:
-        import torch
-        from torch import distributed
-
-        m, n, _ = self.shape
-        # Transposed, the ranks' columns are rows, which lie one after another in the result without another copy.
-        a, b = self._a.t(), self._b[:, mine].t().contiguous()
-        part = torch.empty((b.shape[0], m), dtype=a.dtype, device=a.device)
-        result = torch.empty((n, m), dtype=a.dtype, device=a.device)
-
-        # The newer name of the same operation, where torch has it: the older one warns there.
-        name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
-        gather = getattr(distributed, name)
-
-        def multiply() -> None:
-            torch.mm(b, a, out=part)
-
-        def communicate() -> None:
-            gather(result, part)
-
-        self.how = f"torch.mm, then torch.distributed.{name} of the parts"
-        self.multiply, self.communicate = multiply, communicate
-        return part, result.t()
 
 
 def divisible(shape: Shape, mode: Mode, ranks: int) -> Shape:

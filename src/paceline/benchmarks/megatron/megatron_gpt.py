@@ -19,7 +19,7 @@ from pydantic import Field
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import rate_metric
 from paceline.benchmarks._micro.parameters import OneOrMore, join_words
-from paceline.benchmarks._micro.tools import ToolError, follow_tool
+from paceline.benchmarks._micro.tools import ToolError, run_tool
 from paceline.benchmarks._model.metrics import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _log
 from paceline.benchmarks.megatron._log import SCRIPT, Iteration, Log, explained
@@ -304,7 +304,9 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             context.report(Progress(phase=f"starting {SCRIPT}"))
             follower = _LogFollower(parameters, context)
             try:
-                written = follow_tool(command, follower.read_line, environment=launch_environment(context.case.target))
+                written = run_tool(
+                    command, on_line=follower.read_line, environment=launch_environment(context.case.target)
+                )
             except ToolError as error:
                 raise explained(error, python, len(follower.seconds), follower.iterations) from None
         batch = parameters.batch_over(processes)

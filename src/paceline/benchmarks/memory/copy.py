@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Way = Literal["h2d", "d2h", "d2d", "h2h", "h2d and d2h"]
 
-
 SMALLEST = 4 * 1024
 FACTOR = 4
 GPU_LARGEST = 1024**3
@@ -109,12 +108,12 @@ class Copy(Benchmark[CopyParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
         way, memory = record.facts.get("direction"), record.facts.get("host_memory")
-        shown = []
+        update: dict[str, Any] = {"aliases": _superbench_names(record, parameters)}
         if way in _CEILINGS:
             name = f"{_CEILINGS[way]}, {memory}" if memory else _CEILINGS[way]
-            shown = [ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name)]
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": tuple(shown), "aliases": _superbench_names(record, parameters)})
+            ceiling = ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name)
+            update["ceilings"] = (ceiling,)
+        return super().describe(record, parameters, environment).model_copy(update=update)
 
     def measure(self, parameters: CopyParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))
@@ -129,8 +128,7 @@ class Copy(Benchmark[CopyParameters]):
                 copies = DeviceCopies(way, parameters.host_memory, device, sizes[-1], parameters.seed)
             with MicroSession(parameters, context, device, ranks) as session:
                 points = [copies.time(session, size) for size in sizes]
-        work = [float(size * copies.at_once) for size in sizes]
-        rates = [point.rate(BANDWIDTH, bytes_) for point, bytes_ in zip(points, work, strict=True)]
+        rates = [point.rate(BANDWIDTH, float(point.at["size"]) * copies.at_once) for point in points]
         times = [point.time for point in points]
         share, peak_facts = _peak_share(way, device, context.target, sizes[-1], rates[-1], headline(times))
         facts = {
@@ -180,13 +178,10 @@ def find_way(parameters: CopyParameters, device: Device) -> Way:
 
 def default_sizes(device: Device) -> list[int]:
     """From a page to what no cache holds, within what memory is free."""
-    most = host.free_memory() // FREE_PART
+    free = host.free_memory()
     if device.kind.is_accelerator:
-        most = min(most, GPU_LARGEST, device.free_memory() // FREE_PART)
-        largest = GPU_LARGEST
-    else:
-        largest = 2 * (host.cache_of() or host.UNKNOWN_CACHE)
-    return [size for size in host.powers(SMALLEST, largest, FACTOR) if size <= most] or [SMALLEST]
+        return host.powers(SMALLEST, GPU_LARGEST, FACTOR, most=min(free, device.free_memory()) // FREE_PART)
+    return host.powers(SMALLEST, 2 * (host.cache_of() or host.UNKNOWN_CACHE), FACTOR, most=free // FREE_PART)
 
 
 class HostCopies:
@@ -217,7 +212,6 @@ class HostCopies:
                 at={"size": size},
                 calls=passes,
                 work=float(size),
-                rate_unit="B/s",
             )
         compare(self._sent[:size], self.destination.bytes[:size], "h2h")
         return point
@@ -227,7 +221,7 @@ class HostCopies:
 
 
 class Pair(NamedTuple):
-    """One copy: from where, to where."""
+    """One copy."""
 
     way: str
     source: Tensor
@@ -268,7 +262,6 @@ class DeviceCopies:
             TIME,
             at={"size": size},
             work=float(size * self.at_once),
-            rate_unit="B/s",
             graph=self._can_record,
         )
         self.check(size)

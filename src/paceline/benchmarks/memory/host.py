@@ -88,22 +88,15 @@ def usable_cpus(node: int | None = None, *, root: Path = ROOT, allowed: Set[int]
 
 def read_cpu_list(text: str) -> set[int]:
     """The CPUs that the kernel's notation `0-3,8` names."""
-    cpus: set[int] = set()
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        low, _, high = part.partition("-")
-        cpus.update(range(int(low), int(high or low) + 1))
-    return cpus
+    runs = [part.strip().partition("-") for part in text.split(",") if part.strip()]
+    return {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)}
 
 
 def show_cpu_list(cpus: list[int]) -> str:
     """CPUs in the kernel's notation."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    firsts = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
+    lasts = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(firsts, lasts, strict=True))
 
 
 def cache_of(cpus: Sequence[int] | None = None, *, root: Path = ROOT) -> int | None:
@@ -158,7 +151,7 @@ class HostMemory:
             # Python's own choice would be shared memory, which has other rules for huge pages.
             self._map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
-            message = f"{show_size(size)} of memory cannot be had ({error.strerror}): use smaller sizes"
+            message = f"{show_size(size)} of memory cannot be allocated ({error.strerror}): use smaller sizes"
             raise OutOfMemory(message, "host") from None
         if huge_pages is not None:
             with suppress(OSError):  # a kernel without huge pages refuses both advices
@@ -195,10 +188,10 @@ def repeats_for(least: float, most: int, seconds: Callable[[int], float]) -> int
     return count
 
 
-def powers(first: int, last: int, factor: int) -> list[int]:
-    """Sizes from the first on, each a multiple of the one before, up to the first that reaches the last."""
+def powers(first: int, last: int, factor: int, most: int) -> list[int]:
+    """Sizes from the first on, each a multiple of the one before, to the first that reaches the last, or to `most`."""
     sizes = [first]
-    while sizes[-1] < last:
+    while sizes[-1] < last and sizes[-1] * factor <= most:
         sizes.append(sizes[-1] * factor)
     return sizes
 
@@ -240,7 +233,7 @@ class Level:
 def levels(caches: Sequence[Cache], cores: int, *, threads_per_core: float = 1.0) -> list[Level]:
     """The caches for data that `cores` cores reach together, and what lies behind them; empty where none is known.
 
-    A cache is said to be shared by so many logical CPUs, of which a core may have several.
+    A cache is reported as shared by so many logical CPUs, of which a core may have several.
     """
     hierarchy: list[Level] = []
     below = 0.0

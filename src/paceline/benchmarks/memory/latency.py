@@ -23,10 +23,9 @@ from paceline.core.subject import MAIN_MEMORY, Description, ShownCeiling
 from paceline.devices import open_device
 from paceline.measure import native
 
-SOURCE = Path(__file__).with_name("latency.c")
 SMALLEST = 8 * 1024
 LARGEST = 1024**3
-BEYOND_CACHE = 4  # a cache that is no strict queue keeps up to its part of the chain from lap to lap
+BEYOND_CACHE = 4  # a cache that is not a strict queue keeps up to its part of the chain from lap to lap
 FREE_PART = 4  # of the free memory, one in so many bytes may be taken
 LOADS_PER_TURN = 16  # as in the C source
 SAMPLE_SECONDS = 1e-3
@@ -90,19 +89,19 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         huge: dict[str, int] = {}
         stride = line_bytes()
         times = []
-        ordinary = show_size(os.sysconf("SC_PAGE_SIZE"))
-        pages = f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
         with host.pinned_to(cpu), MicroSession(parameters, context, open_device("cpu")) as session:
             for size in sizes:
                 before = host.huge_page_bytes()
                 chain = Chain(size, stride, parameters.seed, huge_pages=parameters.huge_pages)
                 huge[show_size(size)] = max(0, host.huge_page_bytes() - before)
-                chain.settle()
                 how = "monotonic clock in native code"
-                point = session.time_reported(chain.sample, LATENCY, how, at={"size": size}, calls=chain.loads)
-                times.append(point.time)
+                times.append(
+                    session.time_reported(chain.sample, LATENCY, how, at={"size": size}, calls=chain.loads).time
+                )
                 chain.check()
                 del chain
+        ordinary = show_size(os.sysconf("SC_PAGE_SIZE"))
+        pages = f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
         facts = {
             "pages": "huge pages were asked for" if parameters.huge_pages else pages,
             "in_huge_pages": huge if parameters.huge_pages else None,
@@ -113,16 +112,14 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         }
         result = session.result([headline(times), *times], facts)
         result.warnings += host.cached_warning(sizes[-1], cache, BEYOND_CACHE)
-        largest, got = show_size(sizes[-1]), huge[show_size(sizes[-1])]
-        if parameters.huge_pages and sizes[-1] >= host.HUGE_PAGE and got < sizes[-1] // 2:
-            result.warnings.append(
-                RecordWarning(
-                    kind="pages",
-                    message=f"huge pages were asked for, but only {show_size(got)} of {largest} lie in them",
-                    remedy="allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of "
-                    "small pages",
-                )
+        largest = show_size(sizes[-1])
+        if parameters.huge_pages and sizes[-1] >= host.HUGE_PAGE and huge[largest] < sizes[-1] // 2:
+            part = show_size(huge[largest])
+            message = f"huge pages were asked for, but only {part} of {largest} lie in them"
+            remedy = (
+                "allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of small pages"
             )
+            result.warnings.append(RecordWarning(kind="pages", message=message, remedy=remedy))
         return result
 
 
@@ -130,7 +127,7 @@ class Chain:
     """Memory whose cache lines are linked into one random cycle."""
 
     def __init__(self, size: int, stride: int, seed: int, *, huge_pages: bool) -> None:
-        self._native = native.load(SOURCE)
+        self._native = native.load(Path(__file__).with_name("latency.c"))
         self._native.chain_build.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64]
         self._native.chain_build.restype = None
         self._native.chain_follow.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_double)]
@@ -142,16 +139,9 @@ class Chain:
         self.memory = HostMemory(self._lines * stride, huge_pages=huge_pages)
         self._native.chain_build(self.memory.address, self._lines, stride, seed)
         self._at = self.memory.address.value
-        self._turns = 1
-
-    @property
-    def loads(self) -> int:
-        """How many loads make one sample."""
-        return self._turns * LOADS_PER_TURN
-
-    def settle(self) -> None:
-        """Find how many loads make a sample that is long enough; on the way, caches take what they can."""
+        # On the way to a sample that is long enough, caches take what they can.
         self._turns = host.repeats_for(SAMPLE_SECONDS, MOST_TURNS, self._follow)
+        self.loads = self._turns * LOADS_PER_TURN  # of one sample
 
     def sample(self) -> list[float]:
         """Seconds of so many loads."""
@@ -176,8 +166,7 @@ class Chain:
 def default_sizes(cache: int | None) -> list[int]:
     """From what the first cache holds to what none does, in powers of two, within what memory is free."""
     largest = BEYOND_CACHE * (cache or host.UNKNOWN_CACHE)
-    most = max(SMALLEST, min(LARGEST, host.free_memory() // FREE_PART))
-    return [size for size in host.powers(SMALLEST, largest, 2) if size <= most]
+    return host.powers(SMALLEST, largest, 2, most=min(LARGEST, host.free_memory() // FREE_PART))
 
 
 def line_bytes() -> int:

@@ -6,7 +6,6 @@ import ctypes
 import importlib.util
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,6 @@ from paceline.measure.memory import peak_memory_bandwidth
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOURCE = Path(__file__).with_name("stream.c")
 WORD = 8  # bytes of a double
 FACTOR = 3.0
 START_VALUES = 1021
@@ -186,9 +184,8 @@ def _names_on_cpu(record: Record) -> dict[str, float]:
         if rate is not None:
             values[f"{kernel.name}_throughput"] = rate.summary.maximum / _superbench.MEGA  # there, of the fastest pass
         if seconds is not None:
-            values[f"{kernel.name}_time_avg"] = seconds.summary.mean
-            values[f"{kernel.name}_time_min"] = seconds.summary.minimum
-            values[f"{kernel.name}_time_max"] = seconds.summary.maximum
+            times = {"avg": seconds.summary.mean, "min": seconds.summary.minimum, "max": seconds.summary.maximum}
+            values |= {f"{kernel.name}_time_{key}": value for key, value in times.items()}
     return values
 
 
@@ -196,25 +193,15 @@ def _names_on_gpu(record: Record) -> dict[str, float]:
     index = record.case.target.partition(":")[2] or "0"
     sizes = record.facts.get("array_sizes")
     buffer = f"_buffer_{sizes[-1]}" if isinstance(sizes, list) and sizes else ""
-    middle = f"double_gpu_{key_word(index)}{buffer}"
-    keys = {
-        f"STREAM_{kernel.name.upper()}_{middle}_bw": (kernel.bandwidth.name, _superbench.GIGA) for kernel in KERNELS
-    }
+    end = f"double_gpu_{key_word(index)}{buffer}_bw"
+    keys = {f"STREAM_{kernel.name.upper()}_{end}": (kernel.bandwidth.name, _superbench.GIGA) for kernel in KERNELS}
     return _superbench.means(record, keys)
 
 
-class Arrays(ABC):
+class Arrays:
     """Three arrays of one size."""
 
     elements: int
-
-    @abstractmethod
-    def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
-        """Time a kernel; those before it have run."""
-
-    @abstractmethod
-    def check(self, kernel: Kernel) -> None:
-        """Compare every element with what the kernels up to this one must have made of it."""
 
     def work(self, kernel: Kernel) -> float:
         """Bytes that one pass counts."""
@@ -232,14 +219,14 @@ class Arrays(ABC):
 class ArrayPlacement:
     """Where the arrays lie and who works on them."""
 
-    new_arrays: Callable[[int], Arrays]  # of so many elements
+    new_arrays: Callable[[int], NativeArrays | TorchArrays]  # of so many elements
     default_size: int
     cache: int | None
     facts: dict[str, Any]
 
 
 def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement:
-    """The engine that was asked for, on the device."""
+    """The requested engine on the device."""
     if device.kind.is_accelerator:
         if parameters.engine == "native":
             raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
@@ -258,7 +245,7 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
             library = load_native()
             facts |= {"engine": "native", "memory": "each thread is pinned, and first to touch its part of the arrays"}
             return ArrayPlacement(lambda elements: NativeArrays(library, elements, cpus), size, cache, facts)
-        why = "it was asked for"
+        why = "it was requested"
     except Unsupported as error:
         if parameters.engine == "native" or importlib.util.find_spec("torch") is None:
             raise
@@ -283,6 +270,7 @@ class NativeArrays(Arrays):
         self._call("stream_fill")
 
     def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
+        """Time a kernel; those before it have run."""
         passes = 1
         while (took := min(self.run(kernel, passes, 2))) < host.SAMPLE_SECONDS and passes < MOST_PASSES:
             passes *= 2
@@ -294,7 +282,6 @@ class NativeArrays(Arrays):
             at=at,
             calls=passes,
             work=self.work(kernel),
-            rate_unit="B/s",
         )
 
     def run(self, kernel: Kernel, passes: int, repetitions: int) -> list[float]:
@@ -304,6 +291,7 @@ class NativeArrays(Arrays):
         return list(seconds)
 
     def check(self, kernel: Kernel) -> None:
+        """Compare every element with what the kernels up to this one must have made of it."""
         wrong, first = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("stream_check", kernel.code, ctypes.byref(wrong), ctypes.byref(first))
         if wrong.value:
@@ -342,7 +330,7 @@ class TorchArrays(Arrays):
             "triad": lambda: torch.add(b, c, alpha=FACTOR, out=a),
         }
         work = self.work(kernel)
-        return session.time(calls[kernel.name], kernel.time, at=at, work=work, rate_unit="B/s", graph=True)
+        return session.time(calls[kernel.name], kernel.time, at=at, work=work, graph=True)
 
     def check(self, kernel: Kernel) -> None:
         start, done = self._start, kernel.code
@@ -357,7 +345,7 @@ class TorchArrays(Arrays):
 
 def load_native() -> ctypes.CDLL:
     """The C code, built for this machine."""
-    library = native.load(SOURCE)
+    library = native.load(Path(__file__).with_name("stream.c"))
     size = ctypes.c_size_t
     common: list[type[Any]] = [*[ctypes.c_void_p] * 3, size, ctypes.POINTER(ctypes.c_int), size]
     library.stream_fill.argtypes = common

@@ -8,8 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field
 
 from paceline.benchmarks._micro.tools import garbled
 from paceline.core.stats import Interval, Summary, summarize
@@ -22,9 +23,7 @@ RW = {
     "mixed": "rw",
     "random-mixed": "randrw",
 }
-PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 WITHOUT_QUEUE = ("psync", "sync")  # engines that have one operation in flight at a time
-_START = re.compile(r"^\{", re.MULTILINE)  # fio writes notes before its JSON
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class FioJob:
         command += ["--name=global", *self.options(), "--group_reporting"]
         command += ["--lat_percentiles=1", "--clat_percentiles=0"]
         for number, window in enumerate(windows):
-            size = (
-                self.region if self.is_random else min(self.region - window.offset, max(window.work, self.block_size))
-            )
+            size = self.region
+            if not self.is_random:
+                size = min(size - window.offset, max(window.work, self.block_size))
             command += [
                 f"--name=window{number}",
                 f"--size={size}",
@@ -104,105 +103,73 @@ class FioJob:
         return [Window(work, offset=number % slots * work, seed=seed + number) for number in numbers]
 
 
-@dataclass(frozen=True)
-class Side:
-    """The reads, or the writes, of one window."""
-
-    bytes: int
-    operations: int
-    mean: float  # of the latency, in seconds; as are the next
-    deviation: float
-    fastest: float
-    slowest: float
-    bins: Mapping[int, int]  # nanoseconds: how many
-
-
-@dataclass(frozen=True)
-class FioWindow:
-    """One window as fio reports it."""
-
-    seconds: float
-    reads: Side | None
-    writes: Side | None
-
-    @property
-    def sides(self) -> list[Side]:
-        return [side for side in (self.reads, self.writes) if side is not None]
-
-    @property
-    def bytes(self) -> int:
-        return sum(side.bytes for side in self.sides)
+# fio counts nanoseconds.
+_Seconds = Annotated[float, Field(ge=0), AfterValidator(lambda nanoseconds: nanoseconds / 1e9)]
 
 
 class _Json(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
-class _Latency(_Json):
-    N: int = Field(ge=0)
-    mean: float = Field(ge=0)
-    stddev: float = Field(ge=0)
-    min: float = Field(ge=0)
-    max: float = Field(ge=0)
-    bins: dict[int, int] = Field(default_factory=dict)
+class Side(_Json):
+    """The reads, or the writes, of one window; all but the first three fields are of their latency."""
+
+    bytes: int = Field(ge=0, validation_alias="io_bytes")
+    operations: int = Field(ge=0, validation_alias="total_ios")
+    milliseconds: int = Field(ge=0, validation_alias="runtime")
+    mean: _Seconds = Field(validation_alias=AliasPath("lat_ns", "mean"))
+    deviation: _Seconds = Field(validation_alias=AliasPath("lat_ns", "stddev"))
+    fastest: _Seconds = Field(validation_alias=AliasPath("lat_ns", "min"))
+    slowest: _Seconds = Field(validation_alias=AliasPath("lat_ns", "max"))
+    bins: dict[int, int] = Field(default_factory=dict, validation_alias=AliasPath("lat_ns", "bins"))  # ns: how many
 
 
-class _Direction(_Json):
-    io_bytes: int = Field(ge=0)
-    total_ios: int = Field(ge=0)
-    runtime: int = Field(ge=0)  # milliseconds
-    lat_ns: _Latency
+class FioWindow(_Json):
+    """One window as fio reports it."""
 
-
-class _Job(_Json):
     error: int
-    read: _Direction
-    write: _Direction
+    reads: Side = Field(validation_alias="read")
+    writes: Side = Field(validation_alias="write")
+
+    @property
+    def sides(self) -> list[Side]:
+        """Those of the two that happened."""
+        return [side for side in (self.reads, self.writes) if side.operations]
+
+    @property
+    def seconds(self) -> float:
+        return max(self.reads.milliseconds, self.writes.milliseconds) / 1e3
+
+    @property
+    def bytes(self) -> int:
+        return sum(side.bytes for side in self.sides)
 
 
 class _Output(_Json):
-    jobs: list[_Job] = Field(min_length=1)
+    jobs: list[FioWindow] = Field(min_length=1)
 
 
 def parse(text: str, count: int) -> list[FioWindow]:
     """What fio reports of `count` windows; anything else is a ToolError."""
-    start = _START.search(text)
+    start = re.search(r"^\{", text, re.MULTILINE)  # fio writes notes before its JSON
     if start is None:
-        raise garbled("fio", "there is no JSON in it", text)
+        raise garbled("fio", "it contains no JSON", text)
     try:
         document, _ = json.JSONDecoder().raw_decode(text, start.start())
-        jobs = _Output.model_validate(document).jobs
+        windows = _Output.model_validate(document).jobs
     except (ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
         raise garbled("fio", error, text) from None
-    if len(jobs) != count:
-        raise garbled("fio", f"it reports {len(jobs)} jobs instead of {count}", text)
-    windows = []
-    for job in jobs:
-        if job.error:
-            raise garbled("fio", f"a job ended with error {job.error}", text)
-        milliseconds = max(job.read.runtime, job.write.runtime)
-        window = FioWindow(milliseconds / 1e3, _side(job.read, text), _side(job.write, text))
-        if not window.sides or not milliseconds:
+    if len(windows) != count:
+        raise garbled("fio", f"it reports {len(windows)} jobs instead of {count}", text)
+    for window in windows:
+        if window.error:
+            raise garbled("fio", f"a job ended with error {window.error}", text)
+        for side in window.sides:
+            if not side.bytes or not side.bins or min(side.bins.values()) < 1 or min(side.bins) < 0:
+                raise garbled("fio", f"{side.operations} operations without bytes or latencies", text)
+        if not window.sides or not window.seconds:
             raise garbled("fio", "a job moved nothing, or took no time", text)
-        windows.append(window)
     return windows
-
-
-def _side(direction: _Direction, text: str) -> Side | None:
-    if direction.total_ios == 0:
-        return None
-    latency = direction.lat_ns
-    if not direction.io_bytes or not latency.bins or min(latency.bins.values()) < 1 or min(latency.bins) < 0:
-        raise garbled("fio", f"{direction.total_ios} operations without bytes or latencies", text)
-    return Side(
-        bytes=direction.io_bytes,
-        operations=direction.total_ios,
-        mean=latency.mean / 1e9,
-        deviation=latency.stddev / 1e9,
-        fastest=latency.min / 1e9,
-        slowest=latency.max / 1e9,
-        bins=latency.bins,
-    )
 
 
 def pooled_latency(windows: Sequence[Sequence[Side]]) -> Summary:
@@ -232,7 +199,7 @@ def pooled_latency(windows: Sequence[Sequence[Side]]) -> Summary:
         deviation=math.sqrt(spread),
         mean_interval=_around(means.mean_interval, mean),
         median_interval=_around(medians.median_interval, median),
-        percentiles={f"{p:g}": _quantile(bins, p) for p in PERCENTILES},
+        percentiles={f"{p:g}": _quantile(bins, p) for p in (50.0, 90.0, 95.0, 99.0, 99.9)},
         outliers=sum(number for distance, number in distances.items() if distance > far),
     )
 

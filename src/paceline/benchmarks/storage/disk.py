@@ -62,7 +62,7 @@ def scratch_file(folder: Path, size: int) -> Iterator[DiskTarget]:
             f"'{folder}' has {show_size(free)} free; a file of {show_size(size)} and {show_size(SPARE)} to spare do "
             "not fit: use a smaller --size or another --folder"
         )
-    descriptor = _nameless(folder)
+    descriptor = _open_nameless(folder)
     try:
         _fill(descriptor, size, folder)
         yield DiskTarget(f"/proc/{os.getpid()}/fd/{descriptor}", size, f"a file in {folder}", kind)
@@ -79,7 +79,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_raw_device(name: str) -> None:
-    """Refuse what is not a block device, or is in use."""
+    """Refuse what is not a block device, or in use itself or by a partition of it."""
     path = Path(name).resolve()
     try:
         is_block = stat.S_ISBLK(path.stat().st_mode)
@@ -89,9 +89,14 @@ def check_raw_device(name: str) -> None:
     if not is_block:
         message = f"raw_device '{name}' is not a block device: a file system is measured with --folder"
         raise InputError("not-a-block-device", message, key="raw_device", value=name)
-    used = _use_of(path)
-    if used:
-        message = f"raw_device '{name}' is in use ({used}): only a device that nothing uses is measured"
+    partitions = Path("/sys/class/block", path.name).glob("*/partition")
+    names = {path, *(Path("/dev") / part.parent.name for part in partitions)}
+    uses = [(source, f"{source} is mounted on {point}") for point, _, source in _mounts()]
+    swaps = [line.split()[0] for line in (read_text(Path("/proc/swaps")) or "").splitlines()[1:]]
+    uses += [(swap, f"{swap} is swap") for swap in swaps]
+    use = next((words for source, words in uses if Path(source).resolve() in names), None)
+    if use:
+        message = f"raw_device '{name}' is in use ({use}): only a device that nothing uses is measured"
         raise InputError("device-in-use", message, key="raw_device", value=name)
 
 
@@ -135,16 +140,7 @@ def file_system_of(folder: Path, mounts: str | None = None) -> str | None:
     return max(reversed(above), key=lambda mount: mount[0])[1] if above else None
 
 
-def allows_direct(path: str) -> bool:
-    """Whether the file system lets a program go past the page cache."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
-    except OSError:
-        return False
-    return True
-
-
-def _nameless(folder: Path) -> int:
+def _open_nameless(folder: Path) -> int:
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -182,17 +178,6 @@ def _fill(descriptor: int, size: int, folder: Path) -> None:
             f"'{folder}' cannot be written to ({error.strerror}): look for a broken disk (dmesg), or use --folder"
         ) from None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _use_of(device: Path) -> str:
-    """What the device or a partition of it is used for; empty if for nothing."""
-    partitions = Path("/sys/class/block", device.name).glob("*/partition")
-    names = {device, *(Path("/dev") / part.parent.name for part in partitions)}
-    for point, _, source in _mounts():
-        if Path(source).resolve() in names:
-            return f"{source} is mounted on {point}"
-    swaps = [line.split()[0] for line in (read_text(Path("/proc/swaps")) or "").splitlines()[1:]]
-    return next((f"{swap} is swap" for swap in swaps if Path(swap).resolve() in names), "")
 
 
 def _mounts(text: str | None = None) -> Iterator[tuple[Path, str, str]]:
@@ -240,7 +225,7 @@ class DiskParameters(MicroParameters):
     """How operations are handed to the kernel; auto takes the first of them that works here"""
     size: Size = Field(default=256 * 1024**2, ge=1024**2)
     """Bytes of the file"""
-    folder: Annotated[str | None, FromNetwork(never="names a folder, and a job has no place outside its own")] = None
+    folder: Annotated[str | None, FromNetwork(never="names a folder, and a job may not write outside its own")] = None
     """Folder on the disk to measure; unset takes the user's cache folder. The file in it has no name and stays never"""
     raw_device: Annotated[str | None, FromNetwork(never="names a device of the machine")] = None
     """A block device to measure without a file system, like /dev/nvme1n1; nothing may use it"""
@@ -276,8 +261,20 @@ class Disk(Benchmark[DiskParameters]):
 
     @classmethod
     def check(cls, parameters: DiskParameters, case: Case) -> None:
-        if parameters.raw_device is not None:
-            _check_use_of_device(parameters, parameters.raw_device, case)
+        device = parameters.raw_device
+        if device is not None:
+            if case.origin == "network":
+                message = "raw_device is not taken from the network: run it on the machine itself"
+                raise InputError("not-from-network", message, key="raw_device", value=device)
+            if parameters.folder is not None:
+                message = f"raw_device and folder '{parameters.folder}' exclude each other: give one of them"
+                raise InputError("conflicting-keys", message, key="folder", value=parameters.folder)
+            if _writes(parameters) and not parameters.destroy_data:
+                message = (
+                    f"pattern '{parameters.pattern}' overwrites what is on {device}: add destroy_data: true "
+                    "if nothing there is needed, or read only"
+                )
+                raise InputError("would-destroy-data", message, key="destroy_data", value=False)
         elif parameters.destroy_data:
             message = "destroy_data without raw_device: files of others are never touched"
             raise InputError("key-does-not-apply", message, key="destroy_data", value=True)
@@ -300,8 +297,8 @@ class Disk(Benchmark[DiskParameters]):
         if case.origin == "local":  # a path of this machine
             if parameters.folder is not None:
                 check_folder(Path(parameters.folder).expanduser())
-            if parameters.raw_device is not None:
-                check_raw_device(parameters.raw_device)
+            if device is not None:
+                check_raw_device(device)
 
     @classmethod
     def describe(cls, record: Record, parameters: DiskParameters, environment: Environment) -> Description:
@@ -319,7 +316,7 @@ class Disk(Benchmark[DiskParameters]):
             folder = Path(parameters.folder).expanduser() if parameters.folder else default_folder()
             opened = scratch_file(folder, parameters.size)
         with opened as target:
-            job = _choose(fio, target, parameters)
+            job = _choose_job(fio, target, parameters)
             work = _window_work(fio, job)
             windows: list[FioWindow] = []
 
@@ -329,21 +326,17 @@ class Disk(Benchmark[DiskParameters]):
                 return [one.seconds for one in new]
 
             with MicroSession(parameters, context, CpuDevice()) as session:
-                how = f"fio's own clock, windows of {show_size(work * job.jobs)}"
-                amount = float(work * job.jobs)
-                point = session.time_reported(run_windows, WINDOW_TIME, how, work=amount, rate_unit="B/s")
+                amount = work * job.jobs
+                how = f"fio's own clock, windows of {show_size(amount)}"
+                point = session.time_reported(run_windows, WINDOW_TIME, how, work=amount)
         before = len(point.warm.samples)
         measured = windows[before : before + len(point.timed.samples)]
         result = session.result(_measurements(point, measured), _facts(target, job, work))
         if not job.direct:
-            result.warnings.append(
-                RecordWarning(
-                    kind="buffered",
-                    message=f"{target.file_system or 'the device'} does not allow O_DIRECT with blocks of "
-                    f"{show_size(job.block_size)}, so the page cache took part",
-                    remedy="measure in a folder on another file system, or with blocks of a multiple of 4 KiB",
-                )
-            )
+            what = f"{target.file_system or 'the device'} does not allow O_DIRECT with blocks of"
+            message = f"{what} {show_size(job.block_size)}, so the page cache took part"
+            remedy = "measure in a folder on another file system, or with blocks of a multiple of 4 KiB"
+            result.warnings.append(RecordWarning(kind="buffered", message=message, remedy=remedy))
         return result
 
 
@@ -365,22 +358,6 @@ def _superbench_names(record: Record, parameters: DiskParameters) -> dict[str, A
     return _superbench.alias(record, "disk-benchmark", values, part=job)
 
 
-def _check_use_of_device(parameters: DiskParameters, device: str, case: Case) -> None:
-    """Refuse a raw device from strangers, alongside a folder, and for a pattern that would destroy what is on it."""
-    if case.origin == "network":
-        message = "raw_device is not taken from the network: run it on the machine itself"
-        raise InputError("not-from-network", message, key="raw_device", value=device)
-    if parameters.folder is not None:
-        message = f"raw_device and folder '{parameters.folder}' exclude each other: give one of them"
-        raise InputError("conflicting-keys", message, key="folder", value=parameters.folder)
-    if _writes(parameters) and not parameters.destroy_data:
-        message = (
-            f"pattern '{parameters.pattern}' overwrites what is on {device}: add destroy_data: true "
-            "if nothing there is needed, or read only"
-        )
-        raise InputError("would-destroy-data", message, key="destroy_data", value=False)
-
-
 def _writes(parameters: DiskParameters) -> bool:
     return parameters.pattern not in ("read", "random-read")
 
@@ -389,14 +366,19 @@ def _block_size(parameters: DiskParameters) -> int:
     return parameters.block_size or (RANDOM_BLOCK if parameters.pattern.startswith("random") else SEQUENTIAL_BLOCK)
 
 
-def _choose(fio: str, target: DiskTarget, parameters: DiskParameters) -> FioJob:
+def _choose_job(fio: str, target: DiskTarget, parameters: DiskParameters) -> FioJob:
     """The job with the first engine that works here, past the page cache where that is possible."""
     block = _block_size(parameters)
+    try:
+        os.close(os.open(target.path, os.O_RDONLY | os.O_DIRECT))
+        ways = [True, False]
+    except OSError:  # the file system does not let a program go past the page cache
+        ways = [False]
     share = (parameters.read_share or READ_SHARE) if "mixed" in parameters.pattern else None
     engines = [parameters.engine] if parameters.engine != "auto" else ["io_uring", "libaio", "psync"]
     region = target.size // parameters.jobs // block * block
     failures: list[str] = []
-    for direct in (True, False) if allows_direct(target.path) else (False,):
+    for direct in ways:
         for engine in engines:
             # Tried by reading one block, whatever the job is going to do.
             trial = FioJob(target.path, "read", block, engine, direct, depth=1, jobs=1, region=region)
@@ -435,23 +417,20 @@ def _run(fio: str, job: FioJob, windows: Sequence[Window]) -> list[FioWindow]:
 
 def _measurements(point: TimedPoint, windows: Sequence[FioWindow]) -> list[Measurement]:
     """Figures of all operations; where there are reads and writes, of each of them too."""
-    reads = [[one.reads] if one.reads else [] for one in windows]
-    writes = [[one.writes] if one.writes else [] for one in windows]
-    figures = _figures(point, [one.sides for one in windows], {})
+    groups: list[tuple[At, list[list[Side]]]] = [({}, [one.sides for one in windows])]
+    reads = [[one.reads] if one.reads.operations else [] for one in windows]
+    writes = [[one.writes] if one.writes.operations else [] for one in windows]
     if any(reads) and any(writes):
-        figures += _figures(point, reads, {"direction": "read"}) + _figures(point, writes, {"direction": "write"})
+        groups += [({"direction": "read"}, reads), ({"direction": "write"}, writes)]
+    figures = []
+    for at, sides in groups:
+        # All work over all time: the mean work of a window over the mean time of a window.
+        work = sum(side.bytes for window in sides for side in window) / len(windows)
+        operations = sum(side.operations for window in sides for side in window) / len(windows)
+        rates = [point.rate(BANDWIDTH, work), point.rate(IOPS, operations)]
+        latency = Measurement(metric=LATENCY, at=at, statistic="median", summary=pooled_latency(sides))
+        figures += [*(replace(rate, at=at) for rate in rates), latency]
     return [*figures, point.time]
-
-
-def _figures(point: TimedPoint, windows: Sequence[Sequence[Side]], at: At) -> list[Measurement]:
-    # All work over all time: the mean work of a window over the mean time of a window.
-    work = sum(side.bytes for window in windows for side in window) / len(windows)
-    operations = sum(side.operations for window in windows for side in window) / len(windows)
-    rates = [point.rate(BANDWIDTH, work), point.rate(IOPS, operations)]
-    return [
-        *(replace(rate, at=at) for rate in rates),
-        Measurement(metric=LATENCY, at=at, statistic="median", summary=pooled_latency(windows)),
-    ]
 
 
 def _facts(target: DiskTarget, job: FioJob, work: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.communication._exchange import ELEMENT_BYTES, EXACT, OPERATIONS, ROOT, Payload
+from paceline.benchmarks.communication._exchange import EXACT, OPERATIONS, ROOT, Payload
 from paceline.core.errors import Unsupported
 
 DTYPES = {"fp32": np.float32, "fp16": np.float16}
@@ -148,7 +148,7 @@ def test_sums_that_no_short_format_can_hold_are_unsupported() -> None:
     ],
 )
 def test_sizes_become_whole_elements_and_equal_shares(name: str, size: int, ranks: int, count: int) -> None:
-    assert OPERATIONS[name].count(size, ELEMENT_BYTES["fp32"], ranks) == count
+    assert OPERATIONS[name].count(size, 4, ranks) == count
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_server_that_cannot_just_now_is_asked_again(
 def test_a_server_that_stays_busy_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(tmp_path, monkeypatch, 1000)
     monkeypatch.setattr(_iperf3, "BUSY_SECONDS", 0.05)
-    with pytest.raises(ToolError, match=r"node2:5201 serves somebody else"):
+    with pytest.raises(ToolError, match=r"node2:5201 is busy with another client"):
         _iperf3.send("node2", 5201, 1000, 1)
 
 

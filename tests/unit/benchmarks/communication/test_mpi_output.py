@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.benchmarks._micro.tools import ToolError
-from paceline.benchmarks.communication._mpi import MARK, Corruption, PointLine, read
+from paceline.benchmarks.communication._mpi import MARK, Failed, PointLine, read
 from paceline.core.errors import SilentCorruption
 
 RECORDED = (Path(__file__).parent / "recorded" / "open-mpi-4.1.4-all-gather.txt").read_text()
@@ -73,7 +73,7 @@ def test_an_output_of_fewer_ranks_names_the_likely_reason() -> None:
 
 def test_wrong_data_that_a_rank_reports_is_silent_corruption() -> None:
     words = "rank 1 received a wrong element in all-reduce of 64 B: element 7 is 3, expected 5"
-    output = "\n".join([*LINES[:2], str(Corruption(message=words))])
+    output = "\n".join([*LINES[:2], str(Failed(rank=1, why="corruption", message=words))])
     with pytest.raises(SilentCorruption, match="element 7 is 3, expected 5"):
         read(output, 2)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.benchmarks._micro.tools import ToolError
-from paceline.benchmarks.communication.rdma import Bandwidth, parse_bandwidth, parse_latency
+from paceline.benchmarks.communication.rdma import Row, parse_bandwidth, parse_latency
 from support.recordings import recorded
 
 ALL = recorded("perftest/write-bw-all-gbits.txt")
@@ -20,24 +20,24 @@ MIB = 2.0**20
 def test_a_sweep_has_a_row_of_every_size() -> None:
     rows = parse_bandwidth(ALL)
     assert [row.size for row in rows] == [2**power for power in range(1, 24)]
-    assert rows[-1] == Bandwidth(8388608, 5000, average=204.59e9 / 8, peak=204.59e9 / 8)
-    assert rows[0].average == pytest.approx(0.012281e9 / 8)
+    assert rows[-1] == Row(8388608, 5000, typical=204.59e9 / 8, extreme=204.59e9 / 8)
+    assert rows[0].typical == pytest.approx(0.012281e9 / 8)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("write-bw-mb", Bandwidth(65536, 5000, 1103.38 * MIB, 1103.39 * MIB)),
-        ("write-bw-2012-without-message-rate", Bandwidth(65536, 5000, 937.60 * MIB, 937.61 * MIB)),
-        ("send-bw-mib", Bandwidth(65536, 1000, 46557.03 * MIB, 46567.34 * MIB)),
-        ("write-bw-gbits-for-some-time", Bandwidth(65536, 560845, 98.02e9 / 8, None)),
+        ("write-bw-mb", Row(65536, 5000, 1103.38 * MIB, 1103.39 * MIB)),
+        ("write-bw-2012-without-message-rate", Row(65536, 5000, 937.60 * MIB, 937.61 * MIB)),
+        ("send-bw-mib", Row(65536, 1000, 46557.03 * MIB, 46567.34 * MIB)),
+        ("write-bw-gbits-for-some-time", Row(65536, 560845, 98.02e9 / 8, None)),
     ],
 )
-def test_versions_and_units(name: str, expected: Bandwidth) -> None:
+def test_versions_and_units(name: str, expected: Row) -> None:
     (row,) = parse_bandwidth(recorded(f"perftest/{name}.txt"))
     assert (row.size, row.iterations) == (expected.size, expected.iterations)
-    assert row.average == pytest.approx(expected.average)
-    assert row.peak == (None if expected.peak is None else pytest.approx(expected.peak))
+    assert row.typical == pytest.approx(expected.typical)
+    assert row.extreme == (None if expected.extreme is None else pytest.approx(expected.extreme))
 
 
 def test_the_rate_of_messages_agrees_with_the_unit() -> None:
@@ -45,13 +45,13 @@ def test_the_rate_of_messages_agrees_with_the_unit() -> None:
     text = recorded("perftest/write-bw-mb.txt")
     (row,) = parse_bandwidth(text)
     rate = float(re.findall(r"0\.017\d+", text)[0]) * 1e6
-    assert row.average == pytest.approx(rate * row.size, rel=1e-4)
+    assert row.typical == pytest.approx(rate * row.size, rel=1e-4)
 
 
 def test_latencies() -> None:
     (row,) = parse_latency(LATENCY)
     assert (row.size, row.iterations) == (2, 1000)
-    assert [row.typical, row.p99] == pytest.approx([1.79e-6, 1.88e-6])
+    assert [row.typical, row.extreme] == pytest.approx([1.79e-6, 1.88e-6])
 
 
 def test_an_older_table_of_latencies_tells_less() -> None:
@@ -59,7 +59,7 @@ def test_an_older_table_of_latencies_tells_less() -> None:
     header = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]"
     (row,) = parse_latency(f"{rule}\n{header}\n 2        1000          0.86           4.63         0.91   \n{rule}\n")
     assert row.typical == pytest.approx(0.91e-6)
-    assert row.p99 is None
+    assert row.extreme is None
 
 
 @given(st.integers(0, len(ALL)))
@@ -95,7 +95,7 @@ def test_a_garbled_word_is_understood_or_refused(noise: str, word: str) -> None:
         rows = parse_bandwidth(text)
     except ToolError:
         return
-    assert all(row.average > 0 and row.size > 0 for row in rows)
+    assert all(row.typical > 0 and row.size > 0 for row in rows)
 
 
 def test_a_test_of_the_other_kind_is_refused() -> None:

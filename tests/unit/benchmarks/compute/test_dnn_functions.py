@@ -27,8 +27,9 @@ def convolution(function: ConvolutionFunction, way: Any, precision: str = "fp32"
 @pytest.mark.parametrize("way", PASSES)
 def test_a_pass_computes_what_autograd_does(function: ConvolutionFunction, way: Any) -> None:
     made = convolution(function, way)
-    images = made._images.double().requires_grad_()
-    weight = made._weight.double().requires_grad_()
+    images, weight, gradient = (operand.double() for operand in made._operands)
+    images.requires_grad_()
+    weight.requires_grad_()
     output = torch.nn.functional.conv2d(
         images,
         weight,
@@ -37,7 +38,7 @@ def test_a_pass_computes_what_autograd_does(function: ConvolutionFunction, way: 
         dilation=function.dilation,
         groups=function.groups,
     )
-    output.backward(made._gradient.double())
+    output.backward(gradient)
     expected = {"forward": output, "backward-data": images.grad, "backward-weight": weight.grad}[way]
     assert torch.allclose(made.call().double(), expected, atol=1e-3)
 
