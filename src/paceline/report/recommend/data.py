@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -14,9 +12,9 @@ from paceline.analysis.cost import co2_of
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.answer import Recommendation
 from paceline.analysis.recommend.changes import Flip
-from paceline.analysis.recommend.choose import Miss, Option, grouped, name_configurations, option_of
+from paceline.analysis.recommend.choose import Option, grouped, name_configurations, option_of
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
-from paceline.report.export.csv import harmless
+from paceline.report.export.csv import csv_text
 from paceline.report.recommend.words import headline, what_if, why
 
 _FIGURES = ("throughput", *PERCENTILES, ERRORS, "usd_per_1000", "usd_per_hour", "joules", "co2_grams")
@@ -27,12 +25,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def to_json(found: Sequence[Recommendation], top: int) -> str:
+def to_json(recommendations: Sequence[Recommendation], top: int) -> str:
     """Each recommendation as an object."""
-    return json.dumps([document(one, top) for one in found], indent=2, allow_nan=False) + "\n"
+    return json.dumps([_document(one, top) for one in recommendations], indent=2, allow_nan=False) + "\n"
 
 
-def document(found: Recommendation, top: int) -> dict[str, Any]:
+def _document(found: Recommendation, top: int) -> dict[str, Any]:
     """All of one recommendation, in words and in figures."""
     question, changes = found.question, found.changes
     rival = changes.rival
@@ -64,19 +62,17 @@ def document(found: Recommendation, top: int) -> dict[str, Any]:
     }
 
 
-def to_csv(found: Sequence[Recommendation]) -> str:
+def to_csv(recommendations: Sequence[Recommendation]) -> str:
     """Every point that was weighed, as a row; those that are an option have their rank."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    for one in found:
+    rows = []
+    for one in recommendations:
         names = name_configurations(one.points)
-        places = {id(option.point): place for place, option in enumerate(one.ranking.options, start=1)}
+        ranks = {id(option.point): rank for rank, option in enumerate(one.ranking.options, start=1)}
         for key, group in grouped(one.points).items():
             for point in group:
-                row = _row(option_of(point, group, one.question, names[key]), one, places.get(id(point)))
-                writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
-    return file.getvalue()
+                option = option_of(point, group, one.question, names[key])
+                rows.append(_row(option, one) | {"rank": ranks.get(id(point))})
+    return csv_text(COLUMNS, rows)
 
 
 def _figures(option: Option, found: Recommendation) -> dict[str, Reading | None]:
@@ -104,7 +100,16 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "figures": {name: _reading(one) for name, one in _figures(option, found).items() if one is not None},
         "replicas": option.replicas,
         "replicas_at_most": option.most_replicas,
-        "misses": [_miss(miss) for miss in option.misses],
+        "misses": [
+            {
+                "metric": miss.metric,
+                "limit": miss.limit,
+                "standing": miss.standing.name.lower(),
+                "reading": _reading(miss.reading) if miss.reading else None,
+                "lighter_load": miss.lighter,
+            }
+            for miss in option.misses
+        ],
         "warnings": list(point.warnings),
         "price": {"usd_per_hour": point.price.usd, "basis": point.price.basis} if point.price else None,
         "energy_basis": list(point.energy.inputs) if point.energy else None,
@@ -112,11 +117,10 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     }
 
 
-def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, Any]:
+def _row(option: Option, found: Recommendation) -> dict[str, Any]:
     point = option.point
     row: dict[str, Any] = {
         "work": found.work,
-        "rank": place,
         "configuration": option.label,
         "machine": option.configuration.choices[MACHINE],
         "load": point.load,
@@ -139,11 +143,6 @@ def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, 
 def _reading(reading: Reading) -> dict[str, Any]:
     ends = {"value": reading.value, "low": reading.low, "high": reading.high}
     return {name: end if end is not None and math.isfinite(end) else None for name, end in ends.items()}
-
-
-def _miss(miss: Miss) -> dict[str, Any]:
-    told = {"metric": miss.metric, "limit": miss.limit, "standing": miss.standing.name.lower()}
-    return told | {"reading": _reading(miss.reading) if miss.reading else None, "lighter_load": miss.lighter}
 
 
 def _flip(flip: Flip) -> dict[str, Any]:

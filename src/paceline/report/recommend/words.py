@@ -16,21 +16,31 @@ from paceline.report.numbers import half_width, percent, show_usd, show_value
 
 def headline(found: Recommendation) -> str:
     """The answer in a sentence."""
-    best, asked = found.best, promise(found.question)
+    best, slo, rejected = found.best, slo_text(found.question), found.ranking.rejected
+    if best is None and not rejected:
+        return "There is nothing to recommend: no case gave a figure to rest on."
     if best is None:
-        return _nothing(found)
+        lead = f"No configuration {'surely ' if found.question.strict else ''}meets {slo}" if slo else "None qualifies"
+        nearest = rejected[0]
+        return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, found)}."
     several = f"{best.replicas} replicas of " if best.replicas and best.replicas > 1 else ""
-    told = _told(best, found)
+    figures = _figures(best, found)
     if best.standing is OptionStanding.UNCERTAIN:
-        return f"Nothing surely keeps {asked}; {several}{best.label} perhaps does: {told}."
-    alone = ""
+        return f"Nothing surely meets {slo}; {several}{best.label} perhaps does: {figures}."
+    tied = ""
     if found.changes.tied:
-        alone = f"; it cannot be told apart from {listed(found.changes.tied)}{_quicker(best, found)}"
-    kept = f", and surely keeps {asked}" if asked else ""
-    return f"Take {several}{best.label}: {told}{kept}{alone}."
+        tied = f"; it cannot be told apart from {listed(found.changes.tied)}"
+        # What speaks for the other where only one is equal, and clearly answers sooner.
+        rival, name = found.changes.rival, found.question.percentile
+        mine = best.point.readings.get(name)
+        theirs = rival.option.point.readings.get(name) if rival is not None and len(found.changes.tied) == 1 else None
+        if mine is not None and theirs is not None and theirs.value < mine.value and mine.overlaps(theirs) is False:
+            tied += f", whose {name} is clearly lower ({show_value(theirs.value, 's')})"
+    meets = f", and surely meets {slo}" if slo else ""
+    return f"Take {several}{best.label}: {figures}{meets}{tied}."
 
 
-def promise(question: Question) -> str:
+def slo_text(question: Question) -> str:
     """What must hold, as it was asked."""
     parts = [_bound(bound.metric, bound.limit) for bound in question.bounds if bound.is_asked]
     parts += [f"at most {question.budget}"] if question.budget else []
@@ -43,23 +53,33 @@ def why(found: Recommendation) -> list[str]:
     if best is None:
         return []
     considered = len(found.ranking.options) + len(found.ranking.rejected)
+    superlative = {
+        "goodput": "meets it at the highest rate" if found.is_served else "is the fastest",
+        "cost": "costs least",
+        "energy": "takes the least energy",
+        "latency": "answers soonest",
+    }[found.question.by]
     lines = []
-    if promise(found.question):
+    if slo_text(found.question):
         perhaps = f", perhaps by {len(found.uncertain)} more" if found.uncertain else ""
         lines.append(
-            f"The promise is surely kept by {len(found.sure)} of {considered} configurations{perhaps}; "
-            f"of the {'sure' if found.sure else 'uncertain'} ones, this one {_superlative(found)}."
+            f"The SLO is surely met by {len(found.sure)} of {considered} configurations{perhaps}; "
+            f"of the {'sure' if found.sure else 'uncertain'} ones, this one {superlative}."
         )
     elif considered > 1:
-        lines.append(f"Of {considered} configurations this one {_superlative(found)}.")
-    lines += [_margin(bound.metric, bound.limit, best) for bound in found.question.bounds
-              if bound.is_asked and bound.metric in best.point.readings]  # fmt: skip
+        lines.append(f"Of {considered} configurations this one {superlative}.")
+    readings = best.point.readings
+    lines += [
+        _margin(bound.metric, bound.limit, readings[bound.metric])
+        for bound in found.question.bounds
+        if bound.is_asked and bound.metric in readings
+    ]
     if best.replicas is not None and found.question.rate is not None:
         lines.append(_fleet(best, found.question.rate, found.unit))
     if best.is_heaviest and found.is_served:
         lines.append(
             f"It was not asked for more than {show_count(best.point.load or 0.0)}/s and may do more: "
-            "`paceline run serve` with an slo and no load searches the largest rate that keeps it."
+            "`paceline run serve` with an slo and no load searches the largest rate that meets it."
         )
     return lines
 
@@ -74,24 +94,23 @@ def what_if(found: Recommendation) -> list[str]:
         other = changes.unsure
         name = "The same" if other.configuration.key == best.configuration.key else other.label
         lines.append(
-            f"{name}{at_load(other)} would be better ({score_text(other.score, found)}) if it surely kept the "
-            f"promise: {missed(other.misses[0])}. Measure it longer."
+            f"{name}{at_load(other)} would be better ({score_text(other.score, found)}) if it surely met the "
+            f"SLO: {missed(other.misses[0])}. Measure it longer."
         )
-    lines += [_tighter(flip) for flip in changes.tighter]
-    lines += [_looser(flip, is_first=best is None) for flip in changes.looser]
+    for flip in changes.tighter:
+        choice = f" {_to(flip)}" if flip.label else ", nothing that was measured meets the SLO"
+        lines.append(f"With {_name(flip.metric)} below {_value(flip.metric, flip.limit)}{choice}.")
+    for flip in changes.looser:
+        if best is None:
+            word = "perhaps" if flip.standing is OptionStanding.UNCERTAIN else "surely"
+            lines.append(f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word} qualify.")
+        else:
+            within = ", though within their uncertainty" if flip.is_tied else ""
+            lines.append(f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}.")
     return lines
 
 
-def _nothing(found: Recommendation) -> str:
-    if not found.ranking.rejected:
-        return "There is nothing to recommend: no case gave a figure to rest on."
-    nearest = found.ranking.rejected[0]
-    asked = promise(found.question)
-    lead = f"No configuration {'surely ' if found.question.strict else ''}keeps {asked}" if asked else "None qualifies"
-    return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, found)}."
-
-
-def _told(option: Option, found: Recommendation) -> str:
+def _figures(option: Option, found: Recommendation) -> str:
     """What an option offers, the figure that ranks it first."""
     point, question = option.point, found.question
     latency = point.readings.get(question.percentile) if found.is_served else None
@@ -113,13 +132,13 @@ def _cost(option: Option, question: Question) -> str:
     return f"{with_warning(option.per_thousand, show_usd)} USD per 1,000" if option.per_thousand else ""
 
 
-def _margin(metric: str, limit: float, best: Option) -> str:
-    reading = best.point.readings[metric]
+def _margin(metric: str, limit: float, reading: Reading) -> str:
     if reading.is_limit:
-        return f"{_name(metric)}: a search found the largest rate that keeps {_bound(metric, reading.value)}."
-    ends = f", between {_value(metric, reading.low)} and {_value(metric, reading.high)} with 95 % confidence"
-    known = ends if reading.low is not None and reading.high is not None else ""
-    return f"{_name(metric)} is {_value(metric, reading.value)}{known}; {_value(metric, limit)} is allowed."
+        return f"{_name(metric)}: a search found the largest rate that meets {_bound(metric, reading.value)}."
+    between = ""
+    if reading.low is not None and reading.high is not None:
+        between = f", between {_value(metric, reading.low)} and {_value(metric, reading.high)} with 95 % confidence"
+    return f"{_name(metric)} is {_value(metric, reading.value)}{between}; {_value(metric, limit)} is allowed."
 
 
 def _fleet(best: Option, rate: float, unit: str) -> str:
@@ -138,14 +157,21 @@ def _fleet(best: Option, rate: float, unit: str) -> str:
 def _rival(best: Option, rival: Rival, found: Recommendation) -> list[str]:
     other, question = rival.option, found.question
     if other.standing is not best.standing:
-        return [f"Next is {other.label}, which only perhaps keeps the promise: {missed(other.misses[0])}."]
+        return [f"Next is {other.label}, which only perhaps meets the SLO: {missed(other.misses[0])}."]
     lead = f"Next is {other.label} ({score_text(other.score, found)})"
     if rival.relation == "tied":
         lines = [f"{lead}: their intervals overlap, so that the two cannot be told apart by this."]
-        return lines + _second_opinion(best, other, question)
-    unsure = ". Whether that is beyond their warning is not known: they have no interval" * (
-        rival.relation == "unknown"
-    )
+        name = question.percentile
+        mine, theirs = best.point.readings.get(name), other.point.readings.get(name)
+        if question.by != "latency" and mine and theirs and not mine.is_limit and not theirs.is_limit:
+            better = other if theirs.value < mine.value else best
+            is_clear = mine.overlaps(theirs) is False
+            opinion = f"speaks for {better.label}" if is_clear else "is within their uncertainty as well"
+            values = f"{show_value(mine.value, 's')} here and {show_value(theirs.value, 's')} there"
+            lines.append(f"{name} is {values}, which {opinion}.")
+        return lines
+    is_unknown = rival.relation == "unknown"
+    unsure = ". Whether that is beyond the noise is not known: they have no interval" if is_unknown else ""
     needs = []
     if rival.price is not None and other.point.price is not None:
         change = 1.0 - rival.price / other.point.price.usd
@@ -158,43 +184,8 @@ def _rival(best: Option, rival: Rival, found: Recommendation) -> list[str]:
     return [f"{lead}: it would win if {', or if '.join(needs)}{unsure}."] if needs else [f"{lead}{unsure}."]
 
 
-def _second_opinion(best: Option, other: Option, question: Question) -> list[str]:
-    """What else speaks for one of two that are equal in what was asked."""
-    name = question.percentile
-    mine, theirs = best.point.readings.get(name), other.point.readings.get(name)
-    if question.by == "latency" or mine is None or theirs is None or mine.is_limit or theirs.is_limit:
-        return []
-    better = other if theirs.value < mine.value else best
-    told = f"{name} is {show_value(mine.value, 's')} here and {show_value(theirs.value, 's')} there"
-    is_clear = mine.overlaps(theirs) is False
-    return [f"{told}, which {f'speaks for {better.label}' if is_clear else 'is within their uncertainty as well'}."]
-
-
-def _quicker(best: Option, found: Recommendation) -> str:
-    """What speaks for the other where only one is equal, and clearly answers sooner."""
-    rival, name = found.changes.rival, found.question.percentile
-    mine = best.point.readings.get(name)
-    theirs = rival.option.point.readings.get(name) if rival is not None and len(found.changes.tied) == 1 else None
-    if mine is None or theirs is None or theirs.value >= mine.value or mine.overlaps(theirs) is not False:
-        return ""
-    return f", whose {name} is clearly lower ({show_value(theirs.value, 's')})"
-
-
-def _tighter(flip: Flip) -> str:
-    bound = f"With {_name(flip.metric)} below {_value(flip.metric, flip.limit)}"
-    return f"{bound} {_to(flip)}." if flip.label else f"{bound}, nothing that was measured keeps the promise."
-
-
-def _looser(flip: Flip, *, is_first: bool) -> str:
-    if is_first:
-        word = "perhaps " if flip.standing is OptionStanding.UNCERTAIN else "surely "
-        return f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word}qualify."
-    within = ", though within their uncertainty" if flip.is_tied else ""
-    return f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}."
-
-
 def _to(flip: Flip) -> str:
-    only = ", which only perhaps keeps it" if flip.standing is OptionStanding.UNCERTAIN else ""
+    only = ", which only perhaps meets it" if flip.standing is OptionStanding.UNCERTAIN else ""
     return f"the choice is {flip.label}{only}"
 
 
@@ -215,23 +206,15 @@ def missed(miss: Miss) -> str:
         is_cost = miss.metric in (COST_HOUR, COST_THOUSAND)
         return miss.why if is_cost else f"{_name(miss.metric)} is not known: {miss.why}"
     allowed = _value(miss.metric, miss.limit)
-    seen = _value(miss.metric, miss.reading.value)
+    measured = f"{_name(miss.metric)} is {_value(miss.metric, miss.reading.value)}"
     if miss.standing is OptionStanding.BROKEN:
         beyond = f", {percent(miss.excess - 1)} above" if 1 < miss.excess < 100 else ", above"
-        return f"{_name(miss.metric)} is {seen}{beyond} {allowed}"
+        return f"{measured}{beyond} {allowed}"
     if miss.lighter is not None:
-        return f"{_name(miss.metric)} is {seen}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}"
+        return f"{measured}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}"
     if miss.reading.high is None:
-        return f"{_name(miss.metric)} is {seen}, but how high it may be is not known"
-    return f"{_name(miss.metric)} is {seen}, but may be as high as {_value(miss.metric, miss.reading.high)}"
-
-
-def _superlative(found: Recommendation) -> str:
-    rate = "keeps it at the highest rate" if found.is_served else "is the fastest"
-    cost = "costs least"
-    return {"goodput": rate, "cost": cost, "energy": "takes the least energy", "latency": "answers soonest"}[
-        found.question.by
-    ]
+        return f"{measured}, but how high it may be is not known"
+    return f"{measured}, but may be as high as {_value(miss.metric, miss.reading.high)}"
 
 
 def score_name(found: Recommendation) -> str:
@@ -305,8 +288,3 @@ def one_of(found: Recommendation) -> str:
 def listed(names: Sequence[str]) -> str:
     """Names in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"
-
-
-def capital(text: str) -> str:
-    """A sentence begins."""
-    return text[:1].upper() + text[1:]
