@@ -215,13 +215,18 @@ def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: 
     broken = tuple(
         one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken
     )
+    only = ((pairing.reference, pairing.matched.only_reference), (pairing.new, pairing.matched.only_new))
+    left_out = [f"Only in {one_line(side.name)}: {_some(labels)}" for side, labels in only if labels]
+    left_out += [one_line(line) for line in pairing.uncompared[:NAMED]]
+    if len(pairing.uncompared) > NAMED:
+        left_out.append(f"and {len(pairing.uncompared) - NAMED} more")
     sections = [
         Section(items=(chart,) if chart else ()),
         _table(pairing, comparison, most),
         _means(pairing),
         Section("Succeeded on one side only", (Lines(broken),), Tone.WARNING),
         Section("Warnings", (Lines(tuple(_warnings(pairing, comparison))),), Tone.WARNING),
-        Section("Not compared", (Lines(tuple(_left_out(pairing))),)),
+        Section("Not compared", (Lines(tuple(left_out)),)),
         Section("How this was decided", (Lines(tuple(_basis(pairing, comparison))),), Tone.BASIS),
     ]
     if full:
@@ -302,16 +307,6 @@ def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
         counts = [sum(kind in row.warnings[place] for row in pairing.rows) for place in (0, 1)]
         if any(counts):
             yield one_line(f"{mark}: {kind} in {counts[0]} of the reference's and {counts[1]} of the new figures")
-
-
-def _left_out(pairing: Pairing) -> Iterator[str]:
-    matched = pairing.matched
-    for side, labels in ((pairing.reference, matched.only_reference), (pairing.new, matched.only_new)):
-        if labels:
-            yield f"Only in {one_line(side.name)}: {_some(labels)}"
-    yield from (one_line(line) for line in pairing.uncompared[:NAMED])
-    if len(pairing.uncompared) > NAMED:
-        yield f"and {len(pairing.uncompared) - NAMED} more"
 
 
 def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:

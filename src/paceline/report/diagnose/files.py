@@ -22,19 +22,14 @@ MOST_REASONS = 10  # for each node in the first sheet
 MOST_CELLS = 200_000  # of values in a workbook; more take minutes to write and to open
 
 
-def as_json(diagnosis: Diagnosis) -> str:
-    """The whole diagnosis as one object."""
-    return json.dumps(as_data(diagnosis), indent=2, allow_nan=False) + "\n"
-
-
 def as_jsonl(diagnosis: Diagnosis) -> str:
     """One object for each node, defective ones first."""
     return "".join(json.dumps(_verdict(verdict), allow_nan=False) + "\n" for verdict in diagnosis.verdicts)
 
 
-def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain data."""
-    return {
+def as_json(diagnosis: Diagnosis) -> str:
+    """The whole diagnosis as one object."""
+    document = {
         "answer": answer(diagnosis),
         "rules": diagnosis.rules.name,
         "compared_with": "the other nodes" if diagnosis.baseline is None else "a baseline",
@@ -45,6 +40,7 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "caveats": [vars(caveat) for caveat in diagnosis.caveats],
     }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def _verdict(verdict: NodeVerdict) -> dict[str, Any]:
@@ -124,10 +120,8 @@ def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
 
 def _finding_sheet(book: Any, diagnosis: Diagnosis) -> None:
     sheet = _sheet(book, "Findings", (18, 14, 18, 18, 12, 56, 14, 12, 14, 12, 34))
-    _head(
-        sheet,
-        ("Node", "Verdict", "Rule", "Category", "Kind", "Metric", "Value", "Unit", "Baseline", "Change", "Condition"),
-    )
+    names = ("Node", "Verdict", "Rule", "Category", "Kind", "Metric")
+    _head(sheet, (*names, "Value", "Unit", "Baseline", "Change", "Condition"))
     for verdict in diagnosis.verdicts:
         for finding in verdict.findings:
             change = finding.change if finding.change is not None and math.isfinite(finding.change) else None

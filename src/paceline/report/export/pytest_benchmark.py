@@ -22,8 +22,6 @@ from paceline.core.run import RunRecords
 from paceline.report.export import Export
 from paceline.report.text import one_line
 
-FORMAT_VERSION = "5.1.0"  # of pytest-benchmark, whose format this is
-
 
 def render(records: RunRecords) -> str:
     """The whole file."""
@@ -52,7 +50,7 @@ def render(records: RunRecords) -> str:
         },
         "benchmarks": benchmarks,
         "datetime": run.started_at.isoformat(),
-        "version": FORMAT_VERSION,
+        "version": "5.1.0",  # of pytest-benchmark, whose format this is
     }
     return json.dumps(document, indent=4, allow_nan=False, default=str) + "\n"
 

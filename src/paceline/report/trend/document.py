@@ -164,11 +164,6 @@ def _change_section(series: TrendSeries, shift: Shift) -> Section:
     return Section(f"{shift.verdict.capitalize()}, {kind}: {size}", (Lines(tuple(lines)),))
 
 
-def _changes_of(series: TrendSeries) -> tuple[Section, ...]:
-    """The latest first."""
-    return tuple(_change_section(series, shift) for shift in reversed(series.shifts))
-
-
 def sparkline(series: TrendSeries, bars: str = BARS, width: int = 24) -> str:
     """The series as a line of characters, each higher than the other; of long series the median of each stretch.
 
@@ -347,9 +342,7 @@ def _changes(marks: Sequence[Spec], x: Spec, y: Spec) -> list[Spec]:
 def text_document(history: History, *, ascii_only: bool = False) -> Document:
     """For a terminal: the table of all series with a line of text for each, then what changed."""
     bars = PLAIN_BARS if ascii_only else BARS
-    changed = [series for series in history.series if series.shifts]
-    blocks = [_all_series(history, bars)]
-    blocks += [Block(block_answer(series), about(series), _changes_of(series)) for series in changed]
+    blocks = [_all_series(history, bars), *(_series_block(series) for series in history.series if series.shifts)]
     return Document(title=_title(history), blocks=(*blocks, _basis(history)), answer=answer(history))
 
 
@@ -357,17 +350,17 @@ def document(history: History) -> Document:
     """For a browser: the sentence, the charts of what changed, the table, the charts of what did not, the warning."""
     changed = [series for series in history.series if series.shifts][:DRAWN]
     steady = [series for series in history.series if not series.shifts][: DRAWN - len(changed)]
-    blocks = [
-        Block(
-            block_answer(series),
-            about(series),
-            (Section(items=(chart_of(series),)), *_changes_of(series), _runs_around(series)),
-        )
-        for series in changed
-    ]
+    blocks = [_series_block(series, chart_of(series), _runs_around(series)) for series in changed]
     blocks.append(_all_series(history, ""))
-    blocks += [Block(block_answer(series), about(series), (Section(items=(chart_of(series),)),)) for series in steady]
+    blocks += [_series_block(series, chart_of(series)) for series in steady]
     return Document(title=_title(history), blocks=(*blocks, _basis(history)), answer=answer(history))
+
+
+def _series_block(series: TrendSeries, chart: Chart | None = None, *last: Section) -> Block:
+    """One series: its chart, its changes with the latest first, and what comes last."""
+    changes = [_change_section(series, shift) for shift in reversed(series.shifts)]
+    charts = [Section(items=(chart,))] if chart else []
+    return Block(block_answer(series), about(series), (*charts, *changes, *last))
 
 
 def picture(history: History) -> Chart:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.analysis.configuration import layout_of
-from paceline.analysis.scaling import (
-    BUBBLE,
-    COMMUNICATION,
-    REDUCTION,
-    REST,
-    SLOWER,
-    Scaled,
-    ScalingSeries,
-    scaling,
-)
+from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, ScalingSeries, scaling
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
 from paceline.report.document import Table

@@ -8,17 +8,7 @@ from collections.abc import Sequence
 from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
-from paceline.report.charts import (
-    ACCENT,
-    LINES,
-    MUTED,
-    Chart,
-    Spec,
-    coloured,
-    framed,
-    names_axis,
-    words_beside,
-)
+from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, names_axis, words_beside
 from paceline.report.document import Table
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
