@@ -30,24 +30,24 @@ def to_json(recommendations: Sequence[Recommendation], top: int) -> str:
     return json.dumps([_document(one, top) for one in recommendations], indent=2, allow_nan=False) + "\n"
 
 
-def _document(found: Recommendation, top: int) -> dict[str, Any]:
+def _document(advice: Recommendation, top: int) -> dict[str, Any]:
     """All of one recommendation, in words and in figures."""
-    question, changes = found.question, found.changes
+    question, changes = advice.question, advice.changes
     rival = changes.rival
     return {
-        "work": found.work,
-        "answer": headline(found),
+        "work": advice.work,
+        "answer": headline(advice),
         "by": question.by,
         "slo": {bound.metric: bound.limit for bound in question.bounds},
         "rate": question.rate,
         "budget": {"usd": question.budget.usd, "per": question.budget.per} if question.budget else None,
         "strict": question.strict,
-        "recommended": _option(found.best, found) if found.best else None,
-        "options": [_option(option, found) for option in found.ranking.options[:top]],
-        "rejected": [_option(option, found) for option in found.ranking.rejected],
-        "left_out": [{"configuration": entry.label, "reason": entry.reason} for entry in found.left_out],
-        "why": why(found),
-        "what_would_change_it": what_if(found),
+        "recommended": _option(advice.best, advice) if advice.best else None,
+        "options": [_option(option, advice) for option in advice.ranking.options[:top]],
+        "rejected": [_option(option, advice) for option in advice.ranking.rejected],
+        "left_out": [{"configuration": entry.label, "reason": entry.reason} for entry in advice.left_out],
+        "why": why(advice),
+        "what_would_change_it": what_if(advice),
         "tied": list(changes.tied),
         "next": {
             "configuration": rival.option.label,
@@ -75,9 +75,9 @@ def to_csv(recommendations: Sequence[Recommendation]) -> str:
     return csv_text(COLUMNS, rows)
 
 
-def _figures(option: Option, found: Recommendation) -> dict[str, Reading | None]:
+def _figures(option: Option, advice: Recommendation) -> dict[str, Reading | None]:
     point = option.point
-    co2 = co2_of(point.energy, found.question.carbon)
+    co2 = co2_of(point.energy, advice.question.carbon)
     return {
         "throughput": point.throughput,
         **{name: point.readings.get(name) for name in (*PERCENTILES, ERRORS)},
@@ -88,7 +88,7 @@ def _figures(option: Option, found: Recommendation) -> dict[str, Reading | None]
     }
 
 
-def _option(option: Option, found: Recommendation) -> dict[str, Any]:
+def _option(option: Option, advice: Recommendation) -> dict[str, Any]:
     point = option.point
     return {
         "configuration": option.label,
@@ -97,7 +97,7 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "load": point.load,
         "searched": point.is_capacity,
         "unit": point.unit,
-        "figures": {name: _reading(one) for name, one in _figures(option, found).items() if one is not None},
+        "figures": {name: _reading(one) for name, one in _figures(option, advice).items() if one is not None},
         "replicas": option.replicas,
         "replicas_at_most": option.most_replicas,
         "misses": [
@@ -117,10 +117,10 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     }
 
 
-def _row(option: Option, found: Recommendation) -> dict[str, Any]:
+def _row(option: Option, advice: Recommendation) -> dict[str, Any]:
     point = option.point
     row: dict[str, Any] = {
-        "work": found.work,
+        "work": advice.work,
         "configuration": option.label,
         "machine": option.configuration.choices[MACHINE],
         "load": point.load,
@@ -134,7 +134,7 @@ def _row(option: Option, found: Recommendation) -> dict[str, Any]:
         "runs": ";".join(point.runs),
         "choices": json.dumps(dict(option.configuration.choices), sort_keys=True),
     }
-    for name, reading in _figures(option, found).items():
+    for name, reading in _figures(option, advice).items():
         if reading is not None:
             row |= {f"{name}_{end}".removesuffix("_value"): value for end, value in _reading(reading).items()}
     return row

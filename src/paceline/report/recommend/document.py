@@ -29,31 +29,31 @@ def document(recommendations: Sequence[Recommendation], top: int) -> Document:
     return Document(title="Recommendation", blocks=blocks, answer=answer)
 
 
-def _block(found: Recommendation, top: int) -> Block:
-    shown, best = found.ranking.options[:top], found.best
-    chart = trade_off(found)
+def _block(advice: Recommendation, top: int) -> Block:
+    shown, best = advice.ranking.options[:top], advice.best
+    chart = trade_off(advice)
     warnings = []
     if best is not None and best.point.warnings and best.point.runs:
         kinds, run = ", ".join(best.point.warnings), best.point.runs[-1]
         warnings.append(f"{best.label} was measured with warnings: {kinds}; see `paceline report {run}`.")
-    for option in found.uncertain:
+    for option in advice.uncertain:
         warnings += [f"{option.label}{at_load(option)} is uncertain: {missed(miss)}." for miss in option.misses]
-    rejected = [f"{option.label}{at_load(option)}: {lacks(option, found)}." for option in found.ranking.rejected]
-    left_out = [f"{entry.label}: {entry.reason}." for entry in found.left_out]
+    rejected = [f"{option.label}{at_load(option)}: {lacks(option, advice)}." for option in advice.ranking.rejected]
+    left_out = [f"{entry.label}: {entry.reason}." for entry in advice.left_out]
     texts = (
-        ("Why", words.why(found), Tone.PLAIN),
-        ("What would change the choice", words.what_if(found), Tone.PLAIN),
+        ("Why", words.why(advice), Tone.PLAIN),
+        ("What would change the choice", words.what_if(advice), Tone.PLAIN),
         ("Warnings", warnings, Tone.WARNING),
         ("Not recommended", _first(rejected, ", which are further away"), Tone.PLAIN),
         ("Left out", _first(left_out), Tone.PLAIN),
-        ("What this rests on", _basis(found) if found.points else [], Tone.BASIS),
+        ("What this rests on", _basis(advice) if advice.points else [], Tone.BASIS),
     )
     sections = [Section(items=(chart,))] if chart else []
     if shown:
-        sections.append(Section("Best first", (Table(_columns(found, shown)),)))
+        sections.append(Section("Best first", (Table(_columns(advice, shown)),)))
     sections += [Section(title, (Lines(tuple(lines)),), tone) for title, lines, tone in texts if lines]
-    about = "; ".join(part for part in (found.work, found.shared) if part)
-    return Block(answer=words.headline(found), about=about, sections=tuple(sections))
+    about = "; ".join(part for part in (advice.work, advice.shared) if part)
+    return Block(answer=words.headline(advice), about=about, sections=tuple(sections))
 
 
 def _first(lines: list[str], why_these: str = "") -> list[str]:
@@ -61,21 +61,21 @@ def _first(lines: list[str], why_these: str = "") -> list[str]:
     return lines[:MOST_REJECTED] + ([f"{more} more{why_these}."] if more > 0 else [])
 
 
-def _columns(found: Recommendation, shown: Sequence[Option]) -> tuple[Column, ...]:
-    question = found.question
+def _columns(advice: Recommendation, shown: Sequence[Option]) -> tuple[Column, ...]:
+    question = advice.question
     by, name = question.by, question.percentile
     columns = [
         Column.of("#", [str(rank) for rank in range(1, len(shown) + 1)]),
         Column.of("Configuration", [option.label for option in shown], numeric=False),
     ]
-    if found.is_served:
+    if advice.is_served:
         loads = [show_count(option.point.load) if option.point.load else "" for option in shown]
         cells = ["searched" if option.point.is_capacity else load for option, load in zip(shown, loads, strict=True)]
         columns.append(Column.of("At /s", cells, widest=True))
-    title = "Goodput /s" if found.is_served else heading(found.unit)
+    title = "Goodput /s" if advice.is_served else heading(advice.unit)
     rates = [with_warning(option.point.throughput, show_count) for option in shown]
     columns.append(Column.of(title, rates, leads=by == "goodput"))
-    if found.is_served or by == "latency" or question.bounds:
+    if advice.is_served or by == "latency" or question.bounds:
         cells = [show_latency(option.point.readings.get(name)) for option in shown]
         columns.append(Column.of(name, cells, leads=by == "latency"))
     errors = [option.point.readings.get(ERRORS) for option in shown]
@@ -87,10 +87,10 @@ def _columns(found: Recommendation, shown: Sequence[Option]) -> tuple[Column, ..
     joules = [option.point.energy.reading.value if option.point.energy else None for option in shown]
     if any(value is not None for value in joules):
         cells = [show_value(value, "J") if value is not None else "" for value in joules]
-        columns.append(Column.of(f"J /{words.one_of(found)}", cells, leads=by == "energy"))
+        columns.append(Column.of(f"J /{words.one_of(advice)}", cells, leads=by == "energy"))
         if question.carbon is not None:
             grams = [f"{1000 * value / 3.6e6 * question.carbon:.3g}" if value is not None else "" for value in joules]
-            columns.append(Column.of(f"g CO2 /1000 {found.work_unit}", grams))
+            columns.append(Column.of(f"g CO2 /1000 {advice.work_unit}", grams))
     if question.rate is not None:
         columns.append(Column.of("Replicas", [_replicas(option) for option in shown]))
         hourly = [show_usd(option.per_hour.value) if option.per_hour else "" for option in shown]
@@ -103,12 +103,12 @@ def _columns(found: Recommendation, shown: Sequence[Option]) -> tuple[Column, ..
     return tuple(columns)
 
 
-def _basis(found: Recommendation) -> list[str]:
-    question = found.question
-    runs = list(dict.fromkeys(run for point in found.points for run in point.runs))
-    points = f"{len(found.points)} measured {'point' if len(found.points) == 1 else 'points'}"
+def _basis(advice: Recommendation) -> list[str]:
+    question = advice.question
+    runs = list(dict.fromkeys(run for point in advice.points for run in point.runs))
+    points = f"{len(advice.points)} measured {'point' if len(advice.points) == 1 else 'points'}"
     lines = [f"{points} of {listed(runs[:6])}{' and others' if len(runs) > 6 else ''}."]
-    if found.is_served:
+    if advice.is_served:
         lines.append("Goodput is the throughput of a load that meets the SLO; what was not tried is not guessed.")
         if question.origin:
             lines.append(f"The SLO is {slo_text(question)}, {question.origin}.")
@@ -116,10 +116,10 @@ def _basis(found: Recommendation) -> list[str]:
             lines.append(
                 f"At most {100 * USUAL_ERRORS:g} % of the requests may fail or be declined; --slo error_rate sets it."
             )
-    prices = dict.fromkeys((point.configuration.machine, point.price) for point in found.points if point.price)
+    prices = dict.fromkeys((point.configuration.machine, point.price) for point in advice.points if point.price)
     lines += [f"{machine}: {show_usd(price.usd)} USD/h, {price.basis}." for machine, price in prices]
     if question.by == "cost" or question.budget is not None or question.rate is not None:
-        unknown = dict.fromkeys(point.no_price for point in found.points if point.no_price)
+        unknown = dict.fromkeys(point.no_price for point in advice.points if point.no_price)
         lines += [f"{heading(reason)}." for reason in unknown]
     if question.carbon is not None:
         lines.append(f"CO2 is the energy of the device times {question.carbon:g} g/kWh, as you said.")

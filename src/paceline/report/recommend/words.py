@@ -14,26 +14,26 @@ from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
 
 
-def headline(found: Recommendation) -> str:
+def headline(advice: Recommendation) -> str:
     """The answer in a sentence."""
-    best, slo, rejected = found.best, slo_text(found.question), found.ranking.rejected
+    best, slo, rejected = advice.best, slo_text(advice.question), advice.ranking.rejected
     if best is None and not rejected:
         return "There is nothing to recommend: no case gave a figure to rest on."
     if best is None:
-        lead = f"No configuration {'surely ' if found.question.strict else ''}meets {slo}" if slo else "None qualifies"
+        lead = f"No configuration {'surely ' if advice.question.strict else ''}meets {slo}" if slo else "None qualifies"
         nearest = rejected[0]
-        return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, found)}."
+        return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, advice)}."
     several = f"{best.replicas} replicas of " if best.replicas and best.replicas > 1 else ""
-    figures = _figures(best, found)
+    figures = _figures(best, advice)
     if best.standing is OptionStanding.UNCERTAIN:
         return f"Nothing surely meets {slo}; {several}{best.label} perhaps does: {figures}."
     tied = ""
-    if found.changes.tied:
-        tied = f"; it cannot be told apart from {listed(found.changes.tied)}"
+    if advice.changes.tied:
+        tied = f"; it cannot be told apart from {listed(advice.changes.tied)}"
         # What speaks for the other where only one is equal, and clearly answers sooner.
-        rival, name = found.changes.rival, found.question.percentile
+        rival, name = advice.changes.rival, advice.question.percentile
         mine = best.point.readings.get(name)
-        theirs = rival.option.point.readings.get(name) if rival is not None and len(found.changes.tied) == 1 else None
+        theirs = rival.option.point.readings.get(name) if rival is not None and len(advice.changes.tied) == 1 else None
         if mine is not None and theirs is not None and theirs.value < mine.value and mine.overlaps(theirs) is False:
             tied += f", whose {name} is clearly lower ({show_value(theirs.value, 's')})"
     meets = f", and surely meets {slo}" if slo else ""
@@ -47,36 +47,36 @@ def slo_text(question: Question) -> str:
     return " and ".join(parts)
 
 
-def why(found: Recommendation) -> list[str]:
+def why(advice: Recommendation) -> list[str]:
     """The figures that decided."""
-    best = found.best
+    best = advice.best
     if best is None:
         return []
-    considered = len(found.ranking.options) + len(found.ranking.rejected)
+    considered = len(advice.ranking.options) + len(advice.ranking.rejected)
     superlative = {
-        "goodput": "meets it at the highest rate" if found.is_served else "is the fastest",
+        "goodput": "meets it at the highest rate" if advice.is_served else "is the fastest",
         "cost": "costs least",
         "energy": "takes the least energy",
         "latency": "answers soonest",
-    }[found.question.by]
+    }[advice.question.by]
     lines = []
-    if slo_text(found.question):
-        perhaps = f", perhaps by {len(found.uncertain)} more" if found.uncertain else ""
+    if slo_text(advice.question):
+        perhaps = f", perhaps by {len(advice.uncertain)} more" if advice.uncertain else ""
         lines.append(
-            f"The SLO is surely met by {len(found.sure)} of {considered} configurations{perhaps}; "
-            f"of the {'sure' if found.sure else 'uncertain'} ones, this one {superlative}."
+            f"The SLO is surely met by {len(advice.sure)} of {considered} configurations{perhaps}; "
+            f"of the {'sure' if advice.sure else 'uncertain'} ones, this one {superlative}."
         )
     elif considered > 1:
         lines.append(f"Of {considered} configurations this one {superlative}.")
     readings = best.point.readings
     lines += [
         _margin(bound.metric, bound.limit, readings[bound.metric])
-        for bound in found.question.bounds
+        for bound in advice.question.bounds
         if bound.is_asked and bound.metric in readings
     ]
-    if best.replicas is not None and found.question.rate is not None:
-        lines.append(_fleet(best, found.question.rate, found.unit))
-    if best.is_heaviest and found.is_served:
+    if best.replicas is not None and advice.question.rate is not None:
+        lines.append(_fleet(best, advice.question.rate, advice.unit))
+    if best.is_heaviest and advice.is_served:
         lines.append(
             f"It was not asked for more than {show_count(best.point.load or 0.0)}/s and may do more: "
             "`paceline run serve` with an slo and no load searches the largest rate that meets it."
@@ -84,17 +84,17 @@ def why(found: Recommendation) -> list[str]:
     return lines
 
 
-def what_if(found: Recommendation) -> list[str]:
+def what_if(advice: Recommendation) -> list[str]:
     """What would change the choice."""
-    changes, best = found.changes, found.best
+    changes, best = advice.changes, advice.best
     lines = []
     if changes.rival is not None and best is not None:
-        lines += _rival(best, changes.rival, found)
+        lines += _rival(best, changes.rival, advice)
     if changes.unsure is not None and best is not None:
         other = changes.unsure
         name = "The same" if other.configuration.key == best.configuration.key else other.label
         lines.append(
-            f"{name}{at_load(other)} would be better ({score_text(other.score, found)}) if it surely met the "
+            f"{name}{at_load(other)} would be better ({score_text(other.score, advice)}) if it surely met the "
             f"SLO: {missed(other.misses[0])}. Measure it longer."
         )
     for flip in changes.tighter:
@@ -110,15 +110,15 @@ def what_if(found: Recommendation) -> list[str]:
     return lines
 
 
-def _figures(option: Option, found: Recommendation) -> str:
+def _figures(option: Option, advice: Recommendation) -> str:
     """What an option offers, the figure that ranks it first."""
-    point, question = option.point, found.question
-    latency = point.readings.get(question.percentile) if found.is_served else None
+    point, question = option.point, advice.question
+    latency = point.readings.get(question.percentile) if advice.is_served else None
     offers = {
-        "goodput": f"{with_warning(point.throughput, show_count)} {found.unit}",
+        "goodput": f"{with_warning(point.throughput, show_count)} {advice.unit}",
         "latency": f"{question.percentile} {show_latency(latency)}" if latency else "",
         "cost": _cost(option, question),
-        "energy": f"{show_value(point.energy.reading.value, 'J')} per {one_of(found)}" if point.energy else "",
+        "energy": f"{show_value(point.energy.reading.value, 'J')} per {one_of(advice)}" if point.energy else "",
     }
     parts = [offers.pop(question.by), *(offers[name] for name in ("goodput", "latency") if name in offers)]
     if question.by != "cost" and question.rate is not None and option.per_hour is not None:
@@ -154,11 +154,11 @@ def _fleet(best: Option, rate: float, unit: str) -> str:
     return f"{each}, each its part and no more than was measured{cost}{more}."
 
 
-def _rival(best: Option, rival: Rival, found: Recommendation) -> list[str]:
-    other, question = rival.option, found.question
+def _rival(best: Option, rival: Rival, advice: Recommendation) -> list[str]:
+    other, question = rival.option, advice.question
     if other.standing is not best.standing:
         return [f"Next is {other.label}, which only perhaps meets the SLO: {missed(other.misses[0])}."]
-    lead = f"Next is {other.label} ({score_text(other.score, found)})"
+    lead = f"Next is {other.label} ({score_text(other.score, advice)})"
     if rival.relation == "tied":
         lines = [f"{lead}: their intervals overlap, so that the two cannot be told apart by this."]
         name = question.percentile
@@ -178,7 +178,7 @@ def _rival(best: Option, rival: Rival, found: Recommendation) -> list[str]:
         needs.append(f"its price fell by {percent(change)}, to {show_usd(rival.price)} USD/h")
     if rival.throughput is not None:
         gain = rival.throughput / other.point.throughput.value - 1.0
-        needs.append(f"it did {percent(gain)} more, {show_count(rival.throughput)} {found.unit}")
+        needs.append(f"it did {percent(gain)} more, {show_count(rival.throughput)} {advice.unit}")
     if question.by in ("energy", "latency") and other.score is not None and other.score.value > 0:
         needs.append(f"it were {percent(1.0 - rival.score / other.score.value)} lower")
     return [f"{lead}: it would win if {', or if '.join(needs)}{unsure}."] if needs else [f"{lead}{unsure}."]
@@ -189,15 +189,15 @@ def _to(flip: Flip) -> str:
     return f"the choice is {flip.label}{only}"
 
 
-def lacks(option: Option, found: Recommendation) -> str:
+def lacks(option: Option, advice: Recommendation) -> str:
     """Why an option is not recommended."""
     worst = sorted(option.misses, key=lambda miss: (-miss.standing, -miss.excess))
     if worst:
         return missed(worst[0])
-    if found.question.by == "cost":
+    if advice.question.by == "cost":
         return option.point.no_price
-    energy = found.question.by == "energy"
-    return "its energy was not counted" if energy else f"its {found.question.percentile} is not known"
+    energy = advice.question.by == "energy"
+    return "its energy was not counted" if energy else f"its {advice.question.percentile} is not known"
 
 
 def missed(miss: Miss) -> str:
@@ -217,23 +217,23 @@ def missed(miss: Miss) -> str:
     return f"{measured}, but may be as high as {_value(miss.metric, miss.reading.high)}"
 
 
-def score_name(found: Recommendation) -> str:
+def score_name(advice: Recommendation) -> str:
     """What the options are ranked by."""
-    cost = "USD per hour" if found.question.rate is not None else f"USD per 1,000 {found.work_unit}"
-    rate = f"{'Goodput' if found.is_served else 'Throughput'}, {found.unit}"
-    names = {"goodput": rate, "cost": cost, "energy": f"J per {one_of(found)}", "latency": found.question.percentile}
-    return names[found.question.by]
+    cost = "USD per hour" if advice.question.rate is not None else f"USD per 1,000 {advice.work_unit}"
+    rate = f"{'Goodput' if advice.is_served else 'Throughput'}, {advice.unit}"
+    names = {"goodput": rate, "cost": cost, "energy": f"J per {one_of(advice)}", "latency": advice.question.percentile}
+    return names[advice.question.by]
 
 
-def score_text(reading: Reading | None, found: Recommendation) -> str:
+def score_text(reading: Reading | None, advice: Recommendation) -> str:
     """What an option is ranked by, in its unit."""
     if reading is None:
         return ""
-    question = found.question
+    question = advice.question
     if question.by == "goodput":
-        return f"{with_warning(reading, show_count)} {found.unit}"
+        return f"{with_warning(reading, show_count)} {advice.unit}"
     if question.by == "energy":
-        return f"{show_value(reading.value, 'J')} per {one_of(found)}"
+        return f"{show_value(reading.value, 'J')} per {one_of(advice)}"
     if question.by == "latency":
         return f"{question.percentile} {show_latency(reading)}"
     return f"{with_warning(reading, show_usd)} {'USD/h' if question.rate is not None else 'USD per 1,000'}"
@@ -280,9 +280,9 @@ def _name(metric: str) -> str:
     return "the error rate" if metric == ERRORS else "the cost"
 
 
-def one_of(found: Recommendation) -> str:
+def one_of(advice: Recommendation) -> str:
     """A single piece of what is counted."""
-    return found.work_unit.removesuffix("s") or "sample"
+    return advice.work_unit.removesuffix("s") or "sample"
 
 
 def listed(names: Sequence[str]) -> str:
