@@ -50,7 +50,7 @@ def command(
     from paceline.core.gc_pause import no_garbage
     from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as pages
-    from paceline.report.compare.words import violation_words
+    from paceline.report.compare.document import violation_words
 
     kind = chosen_format(flags, output)
     if strict and not limits:

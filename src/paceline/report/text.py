@@ -63,7 +63,7 @@ def told_apart(labels: Sequence[str]) -> tuple[str, list[str]]:
         return labels[0], list(labels)
     split = [label.split() for label in labels]
     shared = [word for word in dict.fromkeys(split[0]) if all(word in words for words in split)]
-    own = [" ".join(word for word in words if word not in shared) for words in split]
-    if not all(own) or len(set(own)) < len(own):
+    rest = [" ".join(word for word in words if word not in shared) for words in split]
+    if not all(rest) or len(set(rest)) < len(rest):
         return "", list(labels)
-    return " ".join(shared), own
+    return " ".join(shared), rest

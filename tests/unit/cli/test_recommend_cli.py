@@ -48,7 +48,7 @@ def test_a_file_of_results_gives_a_recommendation(tmp_path: Path) -> None:
 def test_nothing_that_qualifies_ends_with_one(tmp_path: Path) -> None:
     result = run("recommend", written(tmp_path, rates_run()), "--slo", "p99=1ms")
     assert result.exit_code == 1
-    assert "No configuration keeps p99 ≤ 1 ms; the nearest is" in result.output
+    assert "No configuration meets p99 ≤ 1 ms; the nearest is" in result.output
 
 
 def test_without_a_name_it_is_about_the_last_run(tmp_path: Path) -> None:

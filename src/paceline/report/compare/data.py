@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, Pairing, Violation
-from paceline.report.compare.words import answer, violation_words
-from paceline.report.export.csv import harmless
+from paceline.report.compare.document import answer, violation_words
+from paceline.report.export import csv
 
 COLUMNS = (
-    "reference",
-    "new",
-    "case",
-    "category",
-    "metric",
-    "scope",
-    "at",
-    "unit",
-    "better",
-    "reference_value",
-    "new_value",
-    "ratio",
-    "low",
-    "high",
-    "confidence",
-    "chance",
-    "verdict",
-    "reference_parts",
-    "new_parts",
-    "reference_samples",
-    "new_samples",
-    "reference_warnings",
-    "new_warnings",
+    *("reference", "new", "case", "category", "metric", "scope", "at", "unit", "better"),
+    *("reference_value", "new_value", "ratio", "low", "high", "confidence", "chance", "verdict"),
+    *(f"{side}_{name}" for name in ("parts", "samples", "warnings") for side in ("reference", "new")),
 )
 
 
 def csv_text(comparison: Comparison) -> str:
     """One line per ratio."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    for pairing in comparison.pairings:
-        for row in pairing.rows:
-            told = {"reference": pairing.reference.name, "new": pairing.new.name} | _figures(row)
-            told |= {"at": ";".join(f"{key}={value}" for key, value in row.at.items())}
-            told |= {"reference_warnings": ";".join(row.warnings[0]), "new_warnings": ";".join(row.warnings[1])}
-            writer.writerow({key: harmless("" if value is None else value) for key, value in told.items()})
-    return file.getvalue()
+    rows = [
+        _figures(row)
+        | {"reference": pairing.reference.name, "new": pairing.new.name, "at": csv.joined(row.at)}
+        | {"reference_warnings": ";".join(row.warnings[0]), "new_warnings": ";".join(row.warnings[1])}
+        for pairing in comparison.pairings
+        for row in pairing.rows
+    ]
+    return csv.csv_text(COLUMNS, rows)
 
 
 def json_text(comparison: Comparison, violations: Sequence[Violation] = ()) -> str:
@@ -72,8 +49,8 @@ def _document(comparison: Comparison, violations: Sequence[Violation]) -> dict[s
             for one in violations
         ],
     }
-    made: dict[str, Any] = _numbers(document)
-    return made
+    finite: dict[str, Any] = _finite(document)
+    return finite
 
 
 def _pairing(pairing: Pairing, comparison: Comparison) -> dict[str, Any]:
@@ -93,12 +70,9 @@ def _pairing(pairing: Pairing, comparison: Comparison) -> dict[str, Any]:
             }
             for mean in pairing.means
         ],
-        "environment_differences": [
-            {"name": one.name, "reference": one.reference, "new": one.new} for one in pairing.environment
-        ],
+        "environment_differences": [vars(difference) for difference in pairing.environment],
         "parameter_differences": [
-            {"name": one.name, "reference": one.reference, "new": one.new, "cases": count}
-            for one, count in pairing.matched.differences.items()
+            vars(difference) | {"cases": count} for difference, count in pairing.matched.differences.items()
         ],
         "one_side_only": [{"case": one.label, "missing_in": one.side, "reason": one.reason} for one in pairing.broken],
         "only_reference": list(pairing.matched.only_reference),
@@ -120,9 +94,7 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
         "reference_value": ratio.reference,
         "new_value": ratio.new,
         "ratio": ratio.value,
-        "low": ratio.interval.low if ratio.interval else None,
-        "high": ratio.interval.high if ratio.interval else None,
-        "confidence": ratio.interval.confidence if ratio.interval else None,
+        **csv.interval_columns(ratio.interval),
         "chance": ratio.chance,
         "verdict": row.verdict.value,
         "reference_parts": row.parts[0],
@@ -134,10 +106,10 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
     }
 
 
-def _numbers(value: Any) -> Any:
-    """With null where JSON has no word for a number."""
+def _finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
-        return value if value - value == 0 else None
+        return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _numbers(one) for key, one in value.items()}
-    return [_numbers(one) for one in value] if isinstance(value, list) else value
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list) else value

@@ -1,28 +1,126 @@
-"""A comparison as a page: the answer, the chart of ratios, the table, the warning, and what it rests on."""
+"""A comparison in words and as a page: the answer, the chart of ratios, the table, the warnings, and the basis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
-from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Pairing
+from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
+from paceline.core.metric import Better
 from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Chart, Spec, names_axis, words_beside
-from paceline.report.compare.words import (
-    about,
-    answer,
-    change_words,
-    gain_words,
-    metric_words,
-    ordered,
-    verdict_words,
-)
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.numbers import SI_UNITS, between, ratio, show_value
-from paceline.report.text import heading, one_line, when
+from paceline.report.numbers import SI_UNITS, between, percent, ratio, show_at, show_value
+from paceline.report.text import heading, humanize, one_line, when
 
-MOST_DRAWN = 40
+NAMED = 8  # cases that a sentence can hold
+MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
+MOST_DRAWN = 40  # ratios in the chart
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
+_WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
+
+
+def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> str:
+    """A gain as people say it: `3.1 % slower`, `2.4x faster`; above 1 is better."""
+    word = better if gain >= 1 else worse
+    if gain >= 2 or gain <= 0.5:
+        return f"{max(gain, 1 / gain):.3g}x {word}"
+    return f"{percent(abs(gain - 1))} {word}"
+
+
+def change_words(row: ComparisonRow) -> str:
+    """What the ratio says, whether it is significant or not."""
+    gain, value, unit = row.gain, row.ratio.value, row.metric.unit
+    if value is None:
+        return "no ratio: a value is zero, negative or not a number"
+    is_speed = unit in ("s", "ms", "µs", "us", "ns") or unit.endswith("/s")
+    if gain is not None and is_speed and row.metric.better is not Better.NEITHER:
+        return gain_words(gain)
+    words = gain_words(value, "higher", "lower")
+    return words if gain is None or gain == 1 else f"{words}, {'better' if gain > 1 else 'worse'}"
+
+
+def verdict_words(row: ComparisonRow) -> str:
+    """What it comes to."""
+    if row.verdict is ComparisonVerdict.SAME:
+        return "no significant change"
+    if row.verdict is ComparisonVerdict.SINGLE:
+        return f"{change_words(row)}; one value, no interval"
+    return change_words(row)
+
+
+def metric_words(row: ComparisonRow) -> str:
+    """The metric's name, and the point of a sweep or the rank that it was measured at."""
+    at = f" at {show_at(row.at)}" if row.at else ""
+    return one_line(f"{humanize(row.metric.name)}{at} {row.scope}")
+
+
+def ordered(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """What got worse first, the most first; then what got better; then the rest as it was measured."""
+    order, signs = list(_WORDS), {ComparisonVerdict.WORSE: 1.0, ComparisonVerdict.BETTER: -1.0}
+
+    def key(row: ComparisonRow) -> tuple[int, float]:
+        rank = order.index(row.verdict) if row.verdict in order else len(order)
+        return rank, signs.get(row.verdict, 0.0) * (row.gain or 0.0)
+
+    return sorted(rows, key=key)
+
+
+def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
+    """The one sentence that leads."""
+    rows = pairing.rows
+    if len(rows) == 1 and not pairing.broken:
+        (row,) = rows
+        sides = f"{pairing.new.name} against {pairing.reference.name}: " if is_paired else ""
+        sure = f", ratio {ratio(row.ratio.value)} ({between(row.ratio.interval)})" if row.ratio.interval else ""
+        values = f"{show_value(row.ratio.reference, row.metric.unit)} to {show_value(row.ratio.new, row.metric.unit)}"
+        warnings = "; with warnings" if any(row.warnings) else ""
+        return one_line(f"{sides}{row.label}: {verdict_words(row)} in {metric_words(row)}, {values}{sure}{warnings}.")
+    parts = []
+    of = f" of {len(rows)}"
+    for verdict, word in _WORDS.items():
+        matches = [row for row in ordered(rows) if row.verdict is verdict]
+        if matches:
+            most = f"{one_line(matches[0].label)}, {change_words(matches[0])}"
+            parts.append(f"{len(matches)}{of} {word} ({'most of all ' if len(matches) > 1 else ''}{most})")
+            of = ""
+    if same := pairing.count(ComparisonVerdict.SAME):
+        every = same == len(rows)
+        parts.append(
+            f"no significant change in any of {same} cases" if every else f"{same}{of} not significantly changed"
+        )
+        of = ""
+    if single := pairing.count(ComparisonVerdict.SINGLE):
+        counted = f"all {single}" if single == len(rows) else f"{single}{of}"
+        parts.append(f"{counted} with one value on a side, so that no change of it can be called significant")
+    if pairing.broken:
+        parts.append(f"{len(pairing.broken)} succeeded on one side only")
+    if pairing.means:
+        mean = pairing.means[0]
+        interval = f" ({between(mean.interval)})" if mean.interval else ", without an interval"
+        parts.append(f"{_mean_words(mean)} on the geometric mean{interval}")
+    if warned := sum(any(row.warnings) for row in rows):
+        parts.append(f"{warned} with warnings")
+    return one_line(heading("; ".join(parts) or "nothing could be compared") + ".")
+
+
+def _mean_words(mean: Mean) -> str:
+    if mean.interval is not None and not mean.is_change:
+        return "no significant change"
+    return gain_words(mean.value, "better", "worse")
+
+
+def violation_words(violation: Violation) -> str:
+    """One line for what a gate does not let through."""
+    against = f"{violation.pairing.new.name} against {violation.pairing.reference.name}"
+    if violation.row is None:
+        return one_line(f"{violation.label}: did not succeed any more ({violation.reason}) [{against}]")
+    row = violation.row
+    sure = f", {between(row.ratio.interval)}" if row.ratio.interval else ", no interval"
+    return one_line(
+        f"{violation.limit}: {violation.label}: {metric_words(row)} ratio {ratio(row.ratio.value)}{sure}: "
+        f"{change_words(row)} [{against}]"
+    )
 
 
 def forest(pairing: Pairing) -> Chart | None:
@@ -104,10 +202,6 @@ def _layers(scale: Spec, *, is_wide: bool) -> Sequence[Spec]:
     ]
 
 
-NAMED = 8  # cases that a sentence can hold
-MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
-
-
 def document(comparison: Comparison, *, full: bool = False, charts: bool = True, every: bool = False) -> Document:
     """The page; `full` is for files, which have room for the environments of both sides, `every` row for who asks."""
     most = None if every else MOST_ROWS[full]
@@ -121,18 +215,33 @@ def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: 
     broken = tuple(
         one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken
     )
+    only = ((pairing.reference, pairing.matched.only_reference), (pairing.new, pairing.matched.only_new))
+    left_out = [f"Only in {one_line(side.name)}: {_some(labels)}" for side, labels in only if labels]
+    left_out += [one_line(line) for line in pairing.uncompared[:NAMED]]
+    if len(pairing.uncompared) > NAMED:
+        left_out.append(f"and {len(pairing.uncompared) - NAMED} more")
     sections = [
         Section(items=(chart,) if chart else ()),
         _table(pairing, comparison, most),
         _means(pairing),
         Section("Succeeded on one side only", (Lines(broken),), Tone.WARNING),
         Section("Warnings", (Lines(tuple(_warnings(pairing, comparison))),), Tone.WARNING),
-        Section("Not compared", (Lines(tuple(_left_out(pairing))),)),
-        Section("How this was told", (Lines(tuple(_basis(pairing, comparison))),), Tone.BASIS),
+        Section("Not compared", (Lines(tuple(left_out)),)),
+        Section("How this was decided", (Lines(tuple(_basis(pairing, comparison))),), Tone.BASIS),
     ]
     if full:
-        sections.append(_environments([pairing.reference, pairing.new]))
-    return Block(answer(pairing, is_paired=comparison.is_paired), about(pairing, comparison), tuple(sections))
+        described = [_described(pairing.reference), _described(pairing.new)]
+        names = list(dict.fromkeys(name for facts in described for name in facts))
+        columns = [Column.of("", names, numeric=False)]
+        for header, facts in zip(("Reference", "New"), described, strict=True):
+            columns.append(Column.of(header, [facts.get(name, "") for name in names], numeric=False))
+        sections.append(Section("Environments", (Table(tuple(columns)),)))
+    reference, new = (
+        side.name + (f" ({len(side.runs)} runs)" if len(side.runs) > 1 else "")
+        for side in (pairing.reference, pairing.new)
+    )
+    within = f", interleaved within run {pairing.new.runs[0].run.id}" if comparison.is_paired else ""
+    return Block(answer(pairing, is_paired=comparison.is_paired), f"{new} against {reference}{within}", tuple(sections))
 
 
 def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Section:
@@ -148,48 +257,29 @@ def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Sectio
     if len({metric_words(row) for row in rows}) > 1:
         columns.append(Column.of("Metric", tuple(metric_words(row) for row in rows), numeric=False))
     else:
-        unit = _common_unit(rows)
+        # A unit that all values have as they are is in the title; one that scales with them stays next to each.
+        units = {row.metric.unit for row in rows}
+        unit = units.pop() if len(units) == 1 and units.isdisjoint({*SI_UNITS, "s", "B", "%"}) else ""
         title = f"{heading(metric_words(rows[0]))} of each case" + (f", in {unit}" if unit else "")
-    values = [[_bare((row.ratio.reference, row.ratio.new)[side], row, unit) for row in rows] for side in (0, 1)]
-    columns += [
-        *(Column.of(name, tuple(cells)) for name, cells in zip(names, values, strict=True)),
-        Column.of("Ratio", tuple(ratio(row.ratio.value) for row in rows), leads=True),
-    ]
+    for side, name in zip(("reference", "new"), names, strict=True):
+        values = (show_value(getattr(row.ratio, side), row.metric.unit) for row in rows)
+        columns.append(Column.of(name, [value.removesuffix(f" {unit}") if unit else value for value in values]))
+    columns.append(Column.of("Ratio", tuple(ratio(row.ratio.value) for row in rows), leads=True))
     if any(row.ratio.interval for row in rows):
         columns.append(Column.of("95 % interval", tuple(between(row.ratio.interval) for row in rows)))
     if any(row.parts != (1, 1) for row in rows):
         columns.append(Column.of("Parts", tuple(f"{row.parts[0]}/{row.parts[1]}" for row in rows), widest=True))
     columns.append(Column.of("Samples", tuple(f"{row.samples[0]}/{row.samples[1]}" for row in rows), widest=True))
     if any(kinds for row in rows for kinds in row.warnings):
-        marks = comparison.warnings
-        columns.append(Column.of("?", tuple(_marks(row, marks) for row in rows)))
-    return Section(title, (Table(tuple(columns)), Lines(tuple(_more(pairing.rows, rows)))))
-
-
-def _more(every: Sequence[ComparisonRow], shown: Sequence[ComparisonRow]) -> Iterator[str]:
-    more = len(every) - len(shown)
-    changed = sum(row.is_change for row in every) - sum(row.is_change for row in shown)
-    if more:
-        which = f"{changed:,} of them changed, but by less" if changed else "all that changed are here"
-        yield f"{more:,} more rows, {which}: `--all` shows them, `--csv` and `--json` have them."
-
-
-def _common_unit(rows: Sequence[ComparisonRow]) -> str:
-    """The unit that all values have as they are; one that scales with them stays beside each."""
-    units = {row.metric.unit for row in rows}
-    unit = units.pop() if len(units) == 1 else ""
-    return unit if unit and unit not in (*SI_UNITS, "s", "B", "%") else ""
-
-
-def _bare(value: float, row: ComparisonRow, unit: str) -> str:
-    shown = show_value(value, row.metric.unit)
-    return shown.removesuffix(f" {unit}") if unit else shown
-
-
-def _marks(row: ComparisonRow, marks: Mapping[str, str]) -> str:
-    """The letters of both sides' warnings: `D/-` is one of the reference alone."""
-    sides = ["".join(marks[kind] for kind in kinds) or "-" for kinds in row.warnings]
-    return "" if sides == ["-", "-"] else "/".join(sides)
+        # The letters of both sides' warnings: `D/-` is one of the reference alone.
+        letters = comparison.warnings
+        marks = ("/".join("".join(letters[kind] for kind in kinds) or "-" for kinds in row.warnings) for row in rows)
+        columns.append(Column.of("?", ["" if mark == "-/-" else mark for mark in marks]))
+    more = len(pairing.rows) - len(rows)
+    changed = sum(row.is_change for row in pairing.rows) - sum(row.is_change for row in rows)
+    which = f"{changed:,} of them changed, but by less" if changed else "all that changed are here"
+    note = f"{more:,} more rows, {which}: `--all` shows them, `--csv` and `--json` have them."
+    return Section(title, (Table(tuple(columns)), Lines((note,) if more else ())))
 
 
 def _means(pairing: Pairing) -> Section:
@@ -197,10 +287,7 @@ def _means(pairing: Pairing) -> Section:
     means = pairing.means
     if len(means) < 2:
         return Section()
-    verdicts = []
-    for mean in means:
-        changed = gain_words(mean.value, "better", "worse") if mean.is_change else "no significant change"
-        verdicts.append("no interval" if mean.interval is None else changed)
+    verdicts = [_mean_words(mean) if mean.interval else "no interval" for mean in means]
     columns = (
         Column.of("Kind", [one_line(mean.category or "all") for mean in means], numeric=False),
         Column.of("Cases", [str(mean.count) for mean in means]),
@@ -222,16 +309,6 @@ def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
             yield one_line(f"{mark}: {kind} in {counts[0]} of the reference's and {counts[1]} of the new figures")
 
 
-def _left_out(pairing: Pairing) -> Iterator[str]:
-    matched = pairing.matched
-    for side, labels in ((pairing.reference, matched.only_reference), (pairing.new, matched.only_new)):
-        if labels:
-            yield f"Only in {one_line(side.name)}: {_some(labels)}"
-    yield from (one_line(line) for line in pairing.uncompared[:NAMED])
-    if len(pairing.uncompared) > NAMED:
-        yield f"and {len(pairing.uncompared) - NAMED} more"
-
-
 def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     yield _matching(pairing, comparison)
     if not any(row.ratio.interval for row in pairing.rows):
@@ -245,7 +322,7 @@ def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     elif pairing.is_single:
         yield (
             "A ratio is new / reference. Its interval is about the samples of these two runs: how runs differ among "
-            "themselves is not in it. Measure with `--repeat 5`, or in turns with `--ab`, to have that, too."
+            "themselves is not in it. Measure with `--repeat 5`, or interleaved with `--ab`, to have that, too."
         )
     else:
         yield "A ratio is new / reference, and how repetitions and runs differ among themselves is in its interval."
@@ -270,19 +347,10 @@ def _matching(pairing: Pairing, comparison: Comparison) -> str:
         for one, times in list(differing.items())[:NAMED]
     ]
     if comparison.is_paired:
-        return one_line(f"{count} {cases} measured in turns; the sides differ in {', '.join(settings)}.")
+        return one_line(f"{count} {cases} measured interleaved; the sides differ in {', '.join(settings)}.")
     others = f"{exact} of them alike in everything, the others by" if exact else "by"
     nevertheless = f"; they differ in {', '.join(settings)}" if settings else ""
     return one_line(f"{count} {cases} matched, {others} the parameters that both sides know{nevertheless}.")
-
-
-def _environments(sides: Sequence[Side]) -> Section:
-    described = [_described(side) for side in sides]
-    names = list(dict.fromkeys(name for one in described for name in one))
-    columns = [Column.of("", names, numeric=False)]
-    for header, one in zip(("Reference", "New"), described, strict=True):
-        columns.append(Column.of(header, [one.get(name, "") for name in names], numeric=False))
-    return Section("Environments", (Table(tuple(columns)),))
 
 
 def _described(side: Side) -> dict[str, str]:
@@ -308,7 +376,7 @@ def _described(side: Side) -> dict[str, str]:
 
 
 def _words(*values: str | float | None) -> str:
-    """What is known; a number is one of cores."""
+    """What was recorded; a number is one of cores."""
     return ", ".join(f"{value:g} cores" if isinstance(value, float) else str(value) for value in values if value)
 
 

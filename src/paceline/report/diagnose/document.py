@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.analysis.diagnose.judge import Diagnosis, Judged, NodeFinding, NodeVerdict, State
+from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
 from paceline.report.diagnose.charts import strips
 from paceline.report.document import (
     Badge,
@@ -35,12 +35,11 @@ MOST_ROWS = 2000  # of a table; a page with more is slow
 def document(diagnosis: Diagnosis) -> Document:
     """The page, and what of it a text has."""
     chart = strips(diagnosis)
-    healthy = [one_line(verdict.node) for verdict in diagnosis.verdicts if verdict.state is State.HEALTHY]
     count = len(diagnosis.verdicts)
     sections = (
         Section("Where the nodes stand", (chart,) if chart else (), key="strips-head"),
         *_defects(diagnosis),
-        *_healthy(healthy, count),
+        *_healthy(diagnosis),
         Section(
             "Warnings, and what to do",
             tuple(Finding(caveat.kind, (caveat.message,), (caveat.remedy,)) for caveat in diagnosis.caveats),
@@ -81,8 +80,7 @@ def compared_with(diagnosis: Diagnosis) -> str:
     """What the nodes were compared with, in a sentence."""
     if not diagnosis.judged:
         return "No metric was compared with a baseline."
-    count = len(diagnosis.judged)
-    metrics = f"{count} metric{'s' if count > 1 else ''}"
+    metrics = f"{len(diagnosis.judged)} metric{'s' if len(diagnosis.judged) > 1 else ''}"
     if diagnosis.baseline is None:
         what = "run" if diagnosis.table.by_run else "node"
         return f"In {metrics} each {what} was compared with the median of the others."
@@ -96,7 +94,7 @@ def reasons(verdict: NodeVerdict) -> Sequence[NodeFinding]:
 
 
 def describe(finding: NodeFinding) -> str:
-    """What was found, in words."""
+    """A finding in words."""
     if finding.kind == "variance":
         return one_line(finding.metric)
     text = f" ({finding.text})" if finding.kind == "value" else f": {finding.text}"
@@ -162,26 +160,30 @@ def _table(headers: Sequence[str], rows: Sequence[tuple[Cell, ...]], medium: Med
     return Table(tuple(columns), is_sortable=True, key="defects", medium=medium)
 
 
-def _healthy(names: Sequence[str], total: int) -> list[Section]:
+def _healthy(diagnosis: Diagnosis) -> list[Section]:
+    names = [one_line(verdict.node) for verdict in diagnosis.verdicts if verdict.state is State.HEALTHY]
+    total = len(diagnosis.verdicts)
     if not names:
         return []
     in_short = () if len(names) == total else (f"Healthy: {_some(names, HEALTHY)}",)
     full = ", ".join(names)
     page = Details(f"{len(names)} of {total}", (Lines((full,), Tone.NOTE),), is_open=len(names) <= 40)
-    return [
-        Section(
-            items=(
-                Lines(in_short, Tone.TEXT, Medium.TERMINAL),
-                Lines((f"Healthy: {full}",), Tone.NOTE, Medium.MARKDOWN),
-            )
-        ),
-        Section("Healthy nodes", (page,), key="healthy-head"),
-    ]
+    texts = (
+        Lines(in_short, Tone.TEXT, Medium.TERMINAL),
+        Lines((f"Healthy: {full}",), Tone.NOTE, Medium.MARKDOWN),
+    )
+    return [Section(items=texts), Section("Healthy nodes", (page,), key="healthy-head")]
 
 
 def _baseline(diagnosis: Diagnosis) -> Section:
     """What the nodes were compared with, for every metric."""
-    lines = [_reference(one) for one in diagnosis.judged[:MOST_ROWS]]
+    lines = []
+    for one in diagnosis.judged[:MOST_ROWS]:
+        changes = one.changes[~np.isnan(one.changes)]
+        ends = [change(float(changes.min())), change(float(changes.max()))] if changes.size else ["–", "–"]
+        baseline = show_value(one.baseline, one.column.unit)
+        spread = share(one.spread) if math.isfinite(one.spread) else "–"
+        lines.append((one_line(one.column.name), one.column.better.value, baseline, spread, *ends))
     headers = ("Metric", "Better", "Baseline", "Spread", "Lowest", "Highest")
     compared = " over all nodes; each was compared with that of the others" if diagnosis.baseline is None else ""
     note = (
@@ -190,18 +192,6 @@ def _baseline(diagnosis: Diagnosis) -> Section:
     )
     items = (Table.of_lines(headers, lines, 2, medium=Medium.HTML), Lines((note,), Tone.NOTE, Medium.HTML))
     return Section("The baseline", items, key="baseline-head")
-
-
-def _reference(one: Judged) -> tuple[str, ...]:
-    changes = one.changes[~np.isnan(one.changes)]
-    return (
-        one_line(one.column.name),
-        one.column.better.value,
-        show_value(one.baseline, one.column.unit),
-        share(one.spread) if math.isfinite(one.spread) else "–",
-        change(float(changes.min())) if changes.size else "–",
-        change(float(changes.max())) if changes.size else "–",
-    )
 
 
 def _rules(diagnosis: Diagnosis) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -10,12 +9,12 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
-from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
+from paceline.analysis.diagnose.judge import Diagnosis, NodeVerdict, State
 from paceline.core.errors import InputError, MissingDependency
 from paceline.report.charts import draw_png
 from paceline.report.diagnose.charts import accused_in, limit_of, strips
 from paceline.report.diagnose.document import answer, describe, reasons
-from paceline.report.export.csv import harmless
+from paceline.report.export.csv import csv_text
 from paceline.report.numbers import change as show_change
 from paceline.report.text import one_line
 
@@ -23,19 +22,14 @@ MOST_REASONS = 10  # for each node in the first sheet
 MOST_CELLS = 200_000  # of values in a workbook; more take minutes to write and to open
 
 
-def as_json(diagnosis: Diagnosis) -> str:
-    """The whole diagnosis as one object."""
-    return json.dumps(as_data(diagnosis), indent=2, allow_nan=False) + "\n"
-
-
 def as_jsonl(diagnosis: Diagnosis) -> str:
     """One object for each node, defective ones first."""
     return "".join(json.dumps(_verdict(verdict), allow_nan=False) + "\n" for verdict in diagnosis.verdicts)
 
 
-def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain data."""
-    return {
+def as_json(diagnosis: Diagnosis) -> str:
+    """The whole diagnosis as one object."""
+    document = {
         "answer": answer(diagnosis),
         "rules": diagnosis.rules.name,
         "compared_with": "the other nodes" if diagnosis.baseline is None else "a baseline",
@@ -46,22 +40,23 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "caveats": [vars(caveat) for caveat in diagnosis.caveats],
     }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def _verdict(verdict: NodeVerdict) -> dict[str, Any]:
+    # A change from zero has no number; `from_zero` says so.
+    findings = [
+        vars(finding) | {"change": None, "from_zero": True}
+        if finding.change is not None and math.isinf(finding.change)
+        else vars(finding)
+        for finding in verdict.findings
+    ]
     return {
         "node": verdict.node,
         "verdict": verdict.state.value,
         "categories": list(verdict.categories),
-        "findings": [_finding(finding) for finding in verdict.findings],
+        "findings": findings,
     }
-
-
-def _finding(finding: NodeFinding) -> dict[str, Any]:
-    """A change from zero has no number; `from_zero` says so."""
-    from_zero = finding.change is not None and math.isinf(finding.change)
-    told = vars(finding) | {"change": None if from_zero else finding.change}
-    return told | ({"from_zero": True} if from_zero else {})
 
 
 def as_png(diagnosis: Diagnosis) -> bytes:
@@ -76,25 +71,20 @@ def as_png(diagnosis: Diagnosis) -> bytes:
 
 def as_csv(diagnosis: Diagnosis) -> str:
     """What the chart draws, of all metrics that were compared and all nodes that measured them: a row each."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("metric", "unit", "better", "baseline", "spread", "limit", "node", "value", "change", "defective"))
+    header = ("metric", "unit", "better", "baseline", "spread", "limit", "node", "value", "change", "defective")
+    rows = []
     accused = accused_in(diagnosis)
-    places = {column.name: place for place, column in enumerate(diagnosis.table.columns)}
+    indexes = {column.name: index for index, column in enumerate(diagnosis.table.columns)}
     for one in diagnosis.judged:
         column, bad = one.column, accused.get(one.column.name, set())
         shared = (column.name, column.unit, column.better.value, one.baseline, one.spread, limit_of(one))
-        values = diagnosis.table.values[:, places[column.name]].tolist()
-        for place, (value, change) in enumerate(zip(values, one.changes.tolist(), strict=True)):
+        values = diagnosis.table.values[:, indexes[column.name]].tolist()
+        for node, (value, change) in enumerate(zip(values, one.changes.tolist(), strict=True)):
             if not math.isnan(value):
-                told = (*shared, diagnosis.table.nodes[place], value, change, "yes" if place in bad else "no")
-                writer.writerow([harmless(_finite(cell)) for cell in told])
-    return file.getvalue()
-
-
-def _finite(cell: object) -> object:
-    """A cell; empty where there is no number."""
-    return "" if cell is None or (isinstance(cell, float) and not math.isfinite(cell)) else cell
+                cells = (*shared, diagnosis.table.nodes[node], value, change, "yes" if node in bad else "no")
+                finite = [None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in cells]
+                rows.append(dict(zip(header, finite, strict=True)))
+    return csv_text(header, rows)
 
 
 def as_xlsx(diagnosis: Diagnosis) -> bytes:
@@ -130,10 +120,8 @@ def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
 
 def _finding_sheet(book: Any, diagnosis: Diagnosis) -> None:
     sheet = _sheet(book, "Findings", (18, 14, 18, 18, 12, 56, 14, 12, 14, 12, 34))
-    _head(
-        sheet,
-        ("Node", "Verdict", "Rule", "Category", "Kind", "Metric", "Value", "Unit", "Baseline", "Change", "Condition"),
-    )
+    names = ("Node", "Verdict", "Rule", "Category", "Kind", "Metric")
+    _head(sheet, (*names, "Value", "Unit", "Baseline", "Change", "Condition"))
     for verdict in diagnosis.verdicts:
         for finding in verdict.findings:
             change = finding.change if finding.change is not None and math.isfinite(finding.change) else None
@@ -150,17 +138,17 @@ def _value_sheet(book: Any, diagnosis: Diagnosis) -> None:
     columns = list(range(len(table.columns)))
     note = ""
     if len(columns) * len(table.nodes) > MOST_CELLS:
-        wanted = {metric for _, metric in accused}
-        columns = [index for index in columns if table.columns[index].name in wanted][: MOST_CELLS // len(table.nodes)]
+        metrics = {metric for _, metric in accused}
+        columns = [index for index in columns if table.columns[index].name in metrics][: MOST_CELLS // len(table.nodes)]
         note = "Only metrics with findings; the results themselves have all."
     sheet = _sheet(book, "Values", (18, 14, *(16 for _ in columns)))
     if note:
         sheet.append([_cell(sheet, note)])
     units = {index: f" [{table.columns[index].unit}]" if table.columns[index].unit else "" for index in columns}
     _head(sheet, ("Node", "Verdict", *(f"{table.columns[index].name}{units[index]}" for index in columns)))
-    places = {node: place for place, node in enumerate(table.nodes)}
+    rows = dict(zip(table.nodes, table.values, strict=True))
     for verdict in diagnosis.verdicts:
-        values = table.values[places[verdict.node]]
+        values = rows[verdict.node]
         row = [_cell(sheet, verdict.node), _cell(sheet, _shout(verdict.state), bad=verdict.state is State.DEFECTIVE)]
         for index in columns:
             value = float(values[index])
@@ -173,8 +161,8 @@ def _sheet(book: Any, title: str, widths: tuple[int, ...]) -> Any:
     from openpyxl.utils import get_column_letter
 
     sheet = book.create_sheet(title)
-    for place, width in enumerate(widths, start=1):
-        sheet.column_dimensions[get_column_letter(place)].width = width
+    for number, width in enumerate(widths, start=1):
+        sheet.column_dimensions[get_column_letter(number)].width = width
     return sheet
 
 
@@ -188,7 +176,7 @@ def _cell(sheet: Any, value: object, *, bad: bool = False, bold: bool = False, f
 
     cell = WriteOnlyCell(sheet)
     if isinstance(value, str):
-        # Text stays text: a name that begins with '=' is no formula.
+        # Text stays text: a name that begins with '=' is not a formula.
         cell.value = one_line(value)[:32_000]
         cell.data_type = "s"
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,7 @@ from paceline.report.export import Export
 def render(records: RunRecords) -> str:
     """One line per record: its own fields, and under `run` those of the run without its list of cases.
 
-    What is no number (a loss that diverged) is written as null, since JSON has no word for it.
+    NaN and infinity (a loss that diverged) are written as null, since JSON has neither.
     """
     run = json.loads(records.run.model_dump_json(exclude={"cases"}))
     ordered = sorted(records.records, key=lambda record: record.case.index)
@@ -30,7 +31,7 @@ def is_ours(first_line: str) -> bool:
     try:
         document = json.loads(first_line)
     except (ValueError, RecursionError):
-        return first_line.startswith('{"run_id":')  # cut off, as on a full disk: whoever reads on says where
+        return first_line.startswith('{"run_id":')  # cut off, as on a full disk: `parse` says where
     return isinstance(document, dict) and {"run", "case", "measurements"} <= set(document)
 
 
@@ -41,39 +42,34 @@ def parse(lines: Iterable[str], name: str) -> list[RunRecords]:
         if not line.strip():
             continue
         try:
-            document: dict[str, Any] = _with_numbers(json.loads(line))
-            told = document.pop("run")
+            document: dict[str, Any] = json.loads(line)
+            for measurement in document.get("measurements", ()):
+                _restore_nan(measurement)
+            run = Run.model_validate(document.pop("run"))
             record = Record.model_validate(document)
-            run = Run.model_validate(told)
         except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
-            message = f"it is not a record of `paceline report --jsonl`: {_first(error)}"
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            message = f"it is not a record of `paceline report --jsonl`: {reason}"
             raise InputError("not-a-record", message, where=f"line {number} of '{name}'") from None
         runs.setdefault(run.id, RunRecords(run=run, records=[])).records.append(record)
-    for found in runs.values():
-        found.run.cases = [record.case for record in found.records]
+    for loaded in runs.values():
+        loaded.run.cases = [record.case for record in loaded.records]
     return list(runs.values())
 
 
-def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
-    """The line with NaN where it says null for a number."""
-    for measurement in document.get("measurements", ()):
-        measurement["samples"] = [_number(sample) for sample in measurement["samples"]]
-        summary = measurement["summary"]
-        for key in ("mean", "median", "minimum", "maximum", "deviation"):
-            summary[key] = _number(summary[key])
-        summary["percentiles"] = {key: _number(value) for key, value in summary["percentiles"].items()}
-        for key in ("mean_interval", "median_interval"):
-            if summary[key] is not None:
-                summary[key] = {name: _number(value) for name, value in summary[key].items()}
-    return document
+def _restore_nan(measurement: dict[str, Any]) -> None:
+    """Put NaN where a line says null for a number."""
 
+    def numbers(values: dict[str, float | None]) -> dict[str, float]:
+        return {key: math.nan if value is None else value for key, value in values.items()}
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
-def _first(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    measurement["samples"] = [math.nan if sample is None else sample for sample in measurement["samples"]]
+    summary = measurement["summary"]
+    summary |= numbers({key: summary[key] for key in ("mean", "median", "minimum", "maximum", "deviation")})
+    summary["percentiles"] = numbers(summary["percentiles"])
+    for key in ("mean_interval", "median_interval"):
+        if summary[key] is not None:
+            summary[key] = numbers(summary[key])
 
 
 EXPORT = Export("jsonl", "one JSON object per record, with every sample", render, suffixes=(".jsonl",), order=20)

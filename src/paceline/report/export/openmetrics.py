@@ -10,12 +10,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.analysis.figures import unique_labels
 from paceline.analysis.trend.series import commit, fingerprint
 from paceline.core.metric import Better
-from paceline.core.record import Measurement, Record
+from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report.export import Export
 
@@ -38,11 +37,11 @@ _RESERVED = ("total", "created", "bucket", "count", "sum", "info", "gcount", "gs
 
 @dataclass
 class Family:
-    """All samples of one name."""
+    """All samples of one name, each by its labels as text."""
 
     unit: str
     help: str
-    samples: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+    samples: dict[str, float] = field(default_factory=dict)
 
 
 def render(records: RunRecords) -> str:
@@ -63,74 +62,58 @@ def render(records: RunRecords) -> str:
         f"# HELP {PREFIX}_run The run that all other values are of.",
         f"{PREFIX}_run_info{_labels(about)} 1",
     ]
-    families = _families(records)
-    for name, family in families.items():
+    for name, family in _families(records).items():
         lines += [f"# TYPE {name} gauge"]
         lines += [f"# UNIT {name} {family.unit}"] if family.unit else []
         lines += [f"# HELP {name} {_escaped(family.help)}"]
-        lines += [f"{name}{_labels(dict(labels))} {_number(value)}" for labels, value in family.samples.items()]
+        lines += [f"{name}{labels} {_number(value)}" for labels, value in family.samples.items()]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
 def _families(records: RunRecords) -> dict[str, Family]:
     ordered = sorted(records.records, key=lambda record: record.case.index)
-    found: dict[str, Family] = {}
     run = records.run
     started = Family("seconds", "When the run started, in seconds since 1970.")
-    started.samples[(("run", run.id),)] = run.started_at.timestamp()
-    found[f"{PREFIX}_run_started_timestamp_seconds"] = started
-    success = found.setdefault(f"{PREFIX}_case_success", Family("", "1 if the case succeeded, 0 if not."))
+    started.samples[_labels({"run": run.id})] = run.started_at.timestamp()
+    success = Family("", "1 if the case succeeded, 0 if not.")
+    families = {f"{PREFIX}_run_started_timestamp_seconds": started, f"{PREFIX}_case_success": success}
     for record, label in zip(ordered, unique_labels([record.case for record in ordered]), strict=True):
-        own = {"run": run.id, "benchmark": record.case.benchmark, "case": label, "target": record.case.target}
-        success.samples[_key({**own, "outcome": record.outcome.value})] = float(record.is_success)
+        labels = {"run": run.id, "benchmark": record.case.benchmark, "case": label, "target": record.case.target}
+        success.samples[_labels({**labels, "outcome": record.outcome.value})] = float(record.is_success)
         for measurement in record.measurements:
-            _add(found, own, measurement, record)
-    return found
+            _add(families, labels, measurement, record.case.repeat)
+    return families
 
 
-def _add(found: dict[str, Family], own: Mapping[str, str], measurement: Measurement, record: Record) -> None:
-    metric = measurement.metric
-    unit, scale = _unit(metric.unit)
-    place = ",".join(f"{key}={value}" for key, value in measurement.at.items())
-    labels = {**own, "scope": measurement.scope, "at": place, "repeat": str(record.case.repeat)}
-    interval = measurement.interval
+def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement: Measurement, repeat: int) -> None:
+    metric, interval = measurement.metric, measurement.interval
+    words = metric.unit.replace("/s", " per second").replace("/", " per ")
+    unit, scale = _UNITS.get(metric.unit) or (re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_"), 1.0)
+    at = ",".join(f"{key}={value}" for key, value in measurement.at.items())
+    labels = {**of_record, "scope": measurement.scope, "at": at, "repeat": str(repeat)}
     better = f"; {metric.better.value} is better" if metric.better is not Better.NEITHER else ""
-    told = (metric.description or metric.name.replace("_", " ")) + better
-    values = {"": measurement.value}
+    text = (metric.description or metric.name.replace("_", " ")) + better
+    values = [("", text, measurement.value)]
     if interval is not None:
-        values |= {"_low": interval.low, "_high": interval.high}
-    for ending, value in values.items():
-        name = _name(f"{metric.name}{ending}", unit)
-        about = {"": "", "_low": "lower end of the interval: ", "_high": "upper end of the interval: "}[ending]
-        family = found.setdefault(name, Family(unit, about + told))
-        key = _key(labels)
-        # Two metrics whose names differ only in signs that are not allowed here stay two.
-        family.samples[key if key not in family.samples else _key({**labels, "metric": metric.name})] = value * scale
-
-
-def _unit(unit: str) -> tuple[str, float]:
-    if unit in _UNITS:
-        return _UNITS[unit]
-    words = unit.replace("/s", " per second").replace("/", " per ")
-    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_"), 1.0
+        values.append(("_low", f"lower end of the interval: {text}", interval.low))
+        values.append(("_high", f"upper end of the interval: {text}", interval.high))
+    for ending, help_text, value in values:
+        samples = families.setdefault(_name(f"{metric.name}{ending}", unit), Family(unit, help_text)).samples
+        key = _labels(labels)
+        # Two metrics whose names differ only in characters that are not allowed here stay two.
+        samples[key if key not in samples else _labels({**labels, "metric": metric.name})] = value * scale
 
 
 def _name(metric: str, unit: str) -> str:
     """A legal name that ends with its unit, and with no ending that means something else."""
-    word = re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric"
-    if unit and word.endswith(f"_{unit}"):
-        word = word.removesuffix(f"_{unit}")
+    word = (re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric").removesuffix(f"_{unit}")
     name = f"{PREFIX}_{word}_{unit}" if unit else f"{PREFIX}_{word}"
     return f"{name}_value" if not unit and name.rpartition("_")[2] in _RESERVED else name
 
 
-def _key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in labels.items() if value)
-
-
-def _labels(labels: Mapping[str, Any]) -> str:
-    told = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items() if value)
-    return f"{{{told}}}" if told else ""
+def _labels(labels: Mapping[str, str]) -> str:
+    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
+    return f"{{{text}}}" if text else ""
 
 
 def _escaped(text: str) -> str:

@@ -15,14 +15,12 @@ import numpy as np
 from paceline.analysis.figures import unique_labels
 from paceline.analysis.summary import headline_of
 from paceline.analysis.trend.series import commit
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Outcome, Record
-from paceline.core.run import Run, RunRecords
+from paceline.core.run import RunRecords
 from paceline.report.export import Export
 from paceline.report.text import one_line
-
-FORMAT_VERSION = "5.1.0"  # of pytest-benchmark, whose format this is
-_TIMES = ("step_time", "time", "latency")  # what a case spends its time on, where it has several times
 
 
 def render(records: RunRecords) -> str:
@@ -31,33 +29,40 @@ def render(records: RunRecords) -> str:
     ordered = [record for record in records.records if record.outcome is Outcome.OK]
     ordered.sort(key=lambda record: record.case.index)
     labels = unique_labels([record.case for record in ordered])
-    made = [
+    benchmarks = [
         _benchmark(record, one_line(label), times)
         for record, label in zip(ordered, labels, strict=True)
         if (times := _times(record)) is not None
     ]
-    if not made:
+    if not benchmarks:
         message = f"run '{run.id}' has no case with samples of a time, which is all that pytest-benchmark knows"
         raise InputError("no-samples-of-time", message, value=run.id)
+    sha, dirty = commit(run.environment)
     document = {
-        "machine_info": _machine(run),
-        "commit_info": _commit(run),
-        "benchmarks": made,
+        "machine_info": _machine(run.environment),
+        "commit_info": {
+            "id": sha or "unknown",
+            "time": None,
+            "author_time": None,
+            "dirty": dirty,
+            "project": run.name,
+            "branch": "",
+        },
+        "benchmarks": benchmarks,
         "datetime": run.started_at.isoformat(),
-        "version": FORMAT_VERSION,
+        "version": "5.1.0",  # of pytest-benchmark, whose format this is
     }
     return json.dumps(document, indent=4, allow_nan=False, default=str) + "\n"
 
 
 def _times(record: Record) -> Measurement | None:
-    """The time that stands for the case: what its headline was computed from, or else the first that was sampled."""
+    """The time that stands for the case: what its headline was computed from, otherwise the first that was sampled."""
     headline = headline_of(record)
     names = [headline.derived_from, headline.metric.name] if headline is not None else []
-    known = [m for m in record.measurements if m.metric.unit == "s" and m.samples and not m.scope]
-    known = [m for m in known if np.isfinite(m.samples).all()]
-    found = [m for name in (*names, *_TIMES) for m in known if m.metric.name == name]
-    sampled = [m for m in known if len(m.samples) > 1]
-    return next(iter([*(m for m in found if len(m.samples) > 1), *sampled]), None)
+    sampled = [m for m in record.measurements if m.metric.unit == "s" and len(m.samples) > 1 and not m.scope]
+    sampled = [m for m in sampled if np.isfinite(m.samples).all()]
+    preferred = [m for name in (*names, "step_time", "time", "latency") for m in sampled if m.metric.name == name]
+    return next(iter([*preferred, *sampled]), None)
 
 
 def _benchmark(record: Record, label: str, times: Measurement) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def _benchmark(record: Record, label: str, times: Measurement) -> dict[str, Any]
 
 
 def _stats(samples: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
-    """Its figures by its own rules: quartiles of the halves, Tukey's fences, deviations around the mean."""
+    """The figures by pytest-benchmark's rules: quartiles of the halves, Tukey's fences, deviations around the mean."""
     ordered = np.sort(samples)
     count, middle = ordered.size, ordered.size // 2
     mean, deviation = float(ordered.mean()), float(ordered.std(ddof=1))
@@ -124,8 +129,7 @@ def _stats(samples: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
     }
 
 
-def _machine(run: Run) -> dict[str, Any]:
-    environment = run.environment
+def _machine(environment: Environment) -> dict[str, Any]:
     software, cpu = environment.software, environment.cpu
     return {
         "node": environment.host_name,
@@ -139,18 +143,6 @@ def _machine(run: Run) -> dict[str, Any]:
         "release": environment.kernel or "",
         "system": environment.system or "",
         "cpu": {"brand_raw": cpu.model or "", "count": cpu.logical_cores},
-    }
-
-
-def _commit(run: Run) -> dict[str, Any]:
-    sha, dirty = commit(run.environment)
-    return {
-        "id": sha or "unknown",
-        "time": None,
-        "author_time": None,
-        "dirty": dirty,
-        "project": run.name,
-        "branch": "",
     }
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from paceline.analysis.diagnose.superbench import RETURN_CODE
@@ -30,7 +31,6 @@ from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH, Alias, key_word
 from paceline.report.export import Export
 
-FILE_NAME = "results-summary.jsonl"
 Values = dict[str, float]
 _RANK = re.compile(r"rank (\d+)")
 _OUTER = ("ranks", "target", "repeat")  # of the case, not of its benchmark
@@ -49,15 +49,15 @@ def results(records: Sequence[Record]) -> Values:
     values: Values = {}
     for record in ordered:
         if is_original(record):
-            values |= _as_it_came(record)
+            values |= _original_values(record)
     for record, note in zip(measured_here, notes(measured_here), strict=True):
         alias = alias_of(record)
         name, slash, rest = f"{alias.group}/".partition("/")
-        place = f"{name}:{note}{slash}{rest}" if note else f"{name}{slash}{rest}"
-        code = f"{place}return_code"
+        group = f"{name}:{note}{slash}{rest}" if note else f"{name}{slash}{rest}"
+        code = f"{group}return_code"
         values[code] = values.get(code) or return_code(record)
         figures = alias.values if record.outcome is Outcome.OK else {}
-        values |= {f"{place}{alias.prefix}{key}": value for key, value in figures.items() if math.isfinite(value)}
+        values |= {f"{group}{alias.prefix}{key}": value for key, value in figures.items() if math.isfinite(value)}
     return values
 
 
@@ -65,14 +65,17 @@ def alias_of(record: Record) -> Alias:
     """SuperBench's names for a record; Paceline's own where it has none."""
     if SUPERBENCH in record.aliases:
         return record.aliases[SUPERBENCH]
-    values = {_own_name(m): m.value for m in _once(record.measurements)} if record.outcome is Outcome.OK else {}
+    values: Values = {}
+    if record.outcome is Outcome.OK:
+        for measurement in record.measurements:
+            values.setdefault(_own_name(measurement), measurement.value)
     return Alias.model_construct(
         group=key_word(record.case.benchmark), prefix="", part="", note="", is_model=False, values=values
     )
 
 
-def _as_it_came(record: Record) -> Values:
-    """What was read from SuperBench's results, whatever its names mean to us."""
+def _original_values(record: Record) -> Values:
+    """What was read from SuperBench's results, whatever its names mean here."""
     group = record.aliases[SUPERBENCH].group
     values: Values = {}
     for measured in record.measurements:
@@ -99,18 +102,22 @@ def return_code(record: Record) -> int:
 
 def notes(records: Sequence[Record]) -> list[str]:
     """What tells each record from those that would have the same keys; empty where nothing must."""
-    told = []
-    keys = [_keys(record) for record in records]
-    for record, own in zip(records, keys, strict=True):
-        mine = _traits(record)
-        differ = _telling([_traits(other) for other, key in zip(records, keys, strict=True) if key == own])
-        mark = alias_of(record).note
-        parts = [f"{key}={key_word(mine.get(key))}" for key in differ if f"{key}=" not in mark]
-        told.append(",".join([mark, *parts] if mark else parts))
-    return _all_different(records, told)
+    aliases = [alias_of(record) for record in records]
+    keys = [(alias.group, alias.prefix, alias.part, alias.note) for alias in aliases]
+    texts = []
+    for record, alias, key in zip(records, aliases, keys, strict=True):
+        traits, mark = _traits(record), alias.note
+        differing = _differing([_traits(other) for other, its_key in zip(records, keys, strict=True) if its_key == key])
+        parts = [f"{name}={key_word(traits.get(name))}" for name in differing if f"{name}=" not in mark]
+        texts.append(",".join([mark, *parts] if mark else parts))
+    counts = Counter(zip(keys, texts, strict=True))
+    return [
+        ",".join(part for part in (text, f"index={record.case.index}") if part) if counts[key, text] > 1 else text
+        for record, key, text in zip(records, keys, texts, strict=True)
+    ]
 
 
-def _telling(twins: Sequence[dict[str, Any]]) -> list[str]:
+def _differing(twins: Sequence[dict[str, Any]]) -> list[str]:
     """What tells the twins apart: every parameter that differs; ranks, target and repetition only if need be."""
     values = [{key: json.dumps(value, default=str) for key, value in twin.items()} for twin in twins]
     chosen: list[str] = []
@@ -120,20 +127,6 @@ def _telling(twins: Sequence[dict[str, Any]]) -> list[str]:
         if len({twin.get(key) for twin in values}) > 1 and not (key in _OUTER and apart):
             chosen.append(key)
     return chosen
-
-
-def _all_different(records: Sequence[Record], told: list[str]) -> list[str]:
-    keys = [(_keys(record), note) for record, note in zip(records, told, strict=True)]
-    return [
-        ",".join(part for part in (note, f"index={record.case.index}") if part) if keys.count(key) > 1 else note
-        for record, note, key in zip(records, told, keys, strict=True)
-    ]
-
-
-def _keys(record: Record) -> tuple[str, ...]:
-    """The same for records that would share keys."""
-    alias = alias_of(record)
-    return alias.group, alias.prefix, alias.part, alias.note
 
 
 def _traits(record: Record) -> dict[str, Any]:
@@ -148,9 +141,4 @@ def _own_name(measurement: Measurement) -> str:
     return key_word(measurement.metric.name) + point + scope
 
 
-def _once(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """The first measurement of each name."""
-    return list({_own_name(m): m for m in reversed(list(measurements))}.values())[::-1]
-
-
-EXPORT = Export("superbench", "SuperBench's results-summary.jsonl", render, file=FILE_NAME, order=70)
+EXPORT = Export("superbench", "SuperBench's results-summary.jsonl", render, file="results-summary.jsonl", order=70)

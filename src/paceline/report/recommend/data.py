@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -12,17 +10,9 @@ from typing import Any
 from paceline.analysis.configuration import MACHINE
 from paceline.analysis.cost import co2_of
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.choice import (
-    Flip,
-    Miss,
-    Option,
-    Recommendation,
-    grouped,
-    name_configurations,
-    option_of,
-)
+from paceline.analysis.recommend.choice import Flip, Option, Recommendation, grouped, name_configurations, option_of
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
-from paceline.report.export.csv import harmless
+from paceline.report.export.csv import csv_text
 from paceline.report.recommend.words import headline, what_if, why
 
 _FIGURES = ("throughput", *PERCENTILES, ERRORS, "usd_per_1000", "usd_per_hour", "joules", "co2_grams")
@@ -33,29 +23,29 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def to_json(found: Sequence[Recommendation], top: int) -> str:
+def to_json(recommendations: Sequence[Recommendation], top: int) -> str:
     """Each recommendation as an object."""
-    return json.dumps([document(one, top) for one in found], indent=2, allow_nan=False) + "\n"
+    return json.dumps([_document(one, top) for one in recommendations], indent=2, allow_nan=False) + "\n"
 
 
-def document(found: Recommendation, top: int) -> dict[str, Any]:
+def _document(advice: Recommendation, top: int) -> dict[str, Any]:
     """All of one recommendation, in words and in figures."""
-    question, changes = found.question, found.changes
+    question, changes = advice.question, advice.changes
     rival = changes.rival
     return {
-        "work": found.work,
-        "answer": headline(found),
+        "work": advice.work,
+        "answer": headline(advice),
         "by": question.by,
         "slo": {bound.metric: bound.limit for bound in question.bounds},
         "rate": question.rate,
         "budget": {"usd": question.budget.usd, "per": question.budget.per} if question.budget else None,
         "strict": question.strict,
-        "recommended": _option(found.best, found) if found.best else None,
-        "options": [_option(option, found) for option in found.ranking.options[:top]],
-        "rejected": [_option(option, found) for option in found.ranking.rejected],
-        "left_out": [{"configuration": entry.label, "reason": entry.reason} for entry in found.left_out],
-        "why": why(found),
-        "what_would_change_it": what_if(found),
+        "recommended": _option(advice.best, advice) if advice.best else None,
+        "options": [_option(option, advice) for option in advice.ranking.options[:top]],
+        "rejected": [_option(option, advice) for option in advice.ranking.rejected],
+        "left_out": [{"configuration": entry.label, "reason": entry.reason} for entry in advice.left_out],
+        "why": why(advice),
+        "what_would_change_it": what_if(advice),
         "tied": list(changes.tied),
         "next": {
             "configuration": rival.option.label,
@@ -70,24 +60,22 @@ def document(found: Recommendation, top: int) -> dict[str, Any]:
     }
 
 
-def to_csv(found: Sequence[Recommendation]) -> str:
+def to_csv(recommendations: Sequence[Recommendation]) -> str:
     """Every point that was weighed, as a row; those that are an option have their rank."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    for one in found:
+    rows = []
+    for one in recommendations:
         names = name_configurations(one.points)
-        places = {id(option.point): place for place, option in enumerate(one.ranking.options, start=1)}
+        ranks = {id(option.point): rank for rank, option in enumerate(one.ranking.options, start=1)}
         for key, group in grouped(one.points).items():
             for point in group:
-                row = _row(option_of(point, group, one.question, names[key]), one, places.get(id(point)))
-                writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
-    return file.getvalue()
+                option = option_of(point, group, one.question, names[key])
+                rows.append(_row(option, one) | {"rank": ranks.get(id(point))})
+    return csv_text(COLUMNS, rows)
 
 
-def _figures(option: Option, found: Recommendation) -> dict[str, Reading | None]:
+def _figures(option: Option, advice: Recommendation) -> dict[str, Reading | None]:
     point = option.point
-    co2 = co2_of(point.energy, found.question.carbon)
+    co2 = co2_of(point.energy, advice.question.carbon)
     return {
         "throughput": point.throughput,
         **{name: point.readings.get(name) for name in (*PERCENTILES, ERRORS)},
@@ -98,7 +86,7 @@ def _figures(option: Option, found: Recommendation) -> dict[str, Reading | None]
     }
 
 
-def _option(option: Option, found: Recommendation) -> dict[str, Any]:
+def _option(option: Option, advice: Recommendation) -> dict[str, Any]:
     point = option.point
     return {
         "configuration": option.label,
@@ -107,10 +95,19 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "load": point.load,
         "searched": point.is_capacity,
         "unit": point.unit,
-        "figures": {name: _reading(one) for name, one in _figures(option, found).items() if one is not None},
+        "figures": {name: _reading(one) for name, one in _figures(option, advice).items() if one is not None},
         "replicas": option.replicas,
         "replicas_at_most": option.most_replicas,
-        "misses": [_miss(miss) for miss in option.misses],
+        "misses": [
+            {
+                "metric": miss.metric,
+                "limit": miss.limit,
+                "standing": miss.standing.name.lower(),
+                "reading": _reading(miss.reading) if miss.reading else None,
+                "lighter_load": miss.lighter,
+            }
+            for miss in option.misses
+        ],
         "warnings": list(point.warnings),
         "price": {"usd_per_hour": point.price.usd, "basis": point.price.basis} if point.price else None,
         "energy_basis": list(point.energy.inputs) if point.energy else None,
@@ -118,11 +115,10 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     }
 
 
-def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, Any]:
+def _row(option: Option, advice: Recommendation) -> dict[str, Any]:
     point = option.point
     row: dict[str, Any] = {
-        "work": found.work,
-        "rank": place,
+        "work": advice.work,
         "configuration": option.label,
         "machine": option.configuration.choices[MACHINE],
         "load": point.load,
@@ -136,7 +132,7 @@ def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, 
         "runs": ";".join(point.runs),
         "choices": json.dumps(dict(option.configuration.choices), sort_keys=True),
     }
-    for name, reading in _figures(option, found).items():
+    for name, reading in _figures(option, advice).items():
         if reading is not None:
             row |= {f"{name}_{end}".removesuffix("_value"): value for end, value in _reading(reading).items()}
     return row
@@ -145,11 +141,6 @@ def _row(option: Option, found: Recommendation, place: int | None) -> dict[str, 
 def _reading(reading: Reading) -> dict[str, Any]:
     ends = {"value": reading.value, "low": reading.low, "high": reading.high}
     return {name: end if end is not None and math.isfinite(end) else None for name, end in ends.items()}
-
-
-def _miss(miss: Miss) -> dict[str, Any]:
-    told = {"metric": miss.metric, "limit": miss.limit, "standing": miss.standing.name.lower()}
-    return told | {"reading": _reading(miss.reading) if miss.reading else None, "lighter_load": miss.lighter}
 
 
 def _flip(flip: Flip) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +10,8 @@ from paceline.analysis.figures import Reading
 from paceline.analysis.leaderboard import Board, Entry
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
-from paceline.report.charts import Chart
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.export.csv import harmless
+from paceline.report.export.csv import csv_text
 from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
 from paceline.report.recommend.charts import Bar, bars
 from paceline.report.recommend.words import listed, with_warning
@@ -44,16 +41,16 @@ def document(boards: Sequence[Board], top: int) -> Document:
 
 
 def headline(board: Board) -> str:
-    """Who leads, and whether that is beyond warning."""
+    """Who leads, and whether that is beyond the noise."""
     leaders = board.leaders
     first = leaders[0]
-    told = f"{name(first, board)}: {show(first.reading, board)}"
+    leader = f"{name(first, board)}: {show(first.reading, board)}"
     if len(leaders) > 1:
         others = [name(entry, board) for entry in leaders[1:]]
-        return f"{told}; {listed(others)} cannot be told apart from it."
+        return f"{leader}; {listed(others)} cannot be told apart from it."
     second = next((entry for entry in board.entries if entry.place > 1), None)
     if second is None:
-        return f"{told}; nothing else did the same work."
+        return f"{leader}; nothing else did the same work."
     mine, theirs = first.reading.value, second.reading.value
     is_more = board.metric.better is Better.HIGHER
     ahead = mine / theirs - 1 if is_more else 1 - mine / theirs
@@ -62,13 +59,13 @@ def headline(board: Board) -> str:
         lead = f"{show_count(mine / theirs)} times as much as"
     unsure = first.reading.overlaps(second.reading) is None
     noise = ", with no interval to tell whether that is noise" if unsure else ""
-    return f"{told}, {lead} {name(second, board)}{noise}."
+    return f"{leader}, {lead} {name(second, board)}{noise}."
 
 
 def name(entry: Entry, board: Board) -> str:
     """What tells an entry from the others of its board."""
-    parts = [entry.machine if _differ(board, "machine") else "", _software(entry, board.entries)]
-    parts += [entry.label if _differ(board, "label") else ""]
+    machine, label = (getattr(entry, field) if _differ(board, field) else "" for field in ("machine", "label"))
+    parts = (machine, _software(entry, board.entries), label)
     return one_line(", ".join(part for part in parts if part)) or entry.machine
 
 
@@ -79,32 +76,27 @@ def show(reading: Reading, board: Board) -> str:
 
 def to_json(boards: Sequence[Board], top: int) -> str:
     """Each board as an object."""
-    made = [
-        {
-            "work": board.work,
-            "metric": board.metric.name,
-            "unit": board.metric.unit,
-            "better": board.metric.better.value,
-            "answer": headline(board),
-            "entries": [_row(entry) for entry in board.entries[:top]],
-        }
+    objects = [
+        _about(board) | {"answer": headline(board), "entries": [_row(entry) for entry in board.entries[:top]]}
         for board in boards
     ]
-    return json.dumps(made, indent=2, allow_nan=False) + "\n"
+    return json.dumps(objects, indent=2, allow_nan=False) + "\n"
 
 
 def to_csv(boards: Sequence[Board]) -> str:
     """Every entry as a row."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for board in boards:
-        about = {"work": board.work, "metric": board.metric.name, "unit": board.metric.unit,
-                 "better": board.metric.better.value}  # fmt: skip
         for entry in board.entries:
-            row = about | {name: _flat(value) for name, value in _row(entry).items()}
-            writer.writerow({name: harmless(value) for name, value in row.items() if value is not None})
-    return file.getvalue()
+            row = _about(board) | _row(entry)
+            row |= {name: ";".join(row[name]) for name in ("warnings", "runs")}
+            rows.append(row | {name: json.dumps(row[name], sort_keys=True) for name in ("software", "choices")})
+    return csv_text(COLUMNS, rows)
+
+
+def _about(board: Board) -> dict[str, Any]:
+    metric = board.metric
+    return {"work": board.work, "metric": metric.name, "unit": metric.unit, "better": metric.better.value}
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -128,68 +120,54 @@ def _row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _flat(value: Any) -> Any:
-    if isinstance(value, list):
-        return ";".join(value)
-    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
-
-
 def _block(board: Board, top: int) -> Block:
     shown = board.entries[:top]
-    chart = _chart(board, shown) if len(shown) > 1 else None
-    sections = [Section(items=(chart,))] if chart else []
-    sections.append(Section(items=(Table(_columns(board, shown)),)))
+    title, better = heading(humanize(board.metric.name)), f"{board.metric.better.value} is better"
+    sections = []
+    if len(shown) > 1:
+        drawn = []
+        for entry in shown[:MOST_BARS]:
+            text = show(entry.reading, board) + (", uncertain" if entry.warnings else "")
+            drawn.append(Bar(name(entry, board), entry.reading, text, has_warnings=bool(entry.warnings)))
+        chart = bars(title, better, drawn)
+        sections += [Section(items=(chart,))] if chart else []
+    sections.append(Section(items=(Table(_columns(board, shown, title)),)))
     runs = list(dict.fromkeys(entry.runs[-1] for entry in shown if entry.warnings))
     if runs:
-        told = [f"`paceline report {run}` lists the warnings and what to do." for run in runs[:MOST_RUNS]]
-        sections.append(Section("Warnings", (Lines(tuple(told)),), Tone.WARNING))
-    sections.append(Section("What this rests on", (Lines(tuple(_basis(board, shown))),), Tone.BASIS))
+        hints = [f"`paceline report {run}` lists the warnings and what to do." for run in runs[:MOST_RUNS]]
+        sections.append(Section("Warnings", (Lines(tuple(hints)),), Tone.WARNING))
+
+    basis = ["What meets the interval of the first on a place shares it. Several measurements are one entry."]
+    software = shown[0].software if shown else {}
+    same = [name for name in software if len({entry.software.get(name) for entry in shown}) == 1]
+    if same:
+        basis.append(f"All with {', '.join(f'{name} {software[name]}' for name in same)}.")
+    prices = dict.fromkeys((entry.machine, entry.price) for entry in shown if entry.price and entry.per_usd)
+    basis += [f"{machine}: {show_usd(price.usd)} USD/h, {price.basis}." for machine, price in prices if price]
+    energies = dict.fromkeys("; ".join(entry.energy_basis) for entry in shown if entry.per_joule)
+    basis += [f"Energy: {energy}." for energy in energies]
+    sections.append(Section("What this rests on", (Lines(tuple(basis)),), Tone.BASIS))
     where = "" if _differ(board, "machine") else f" on {board.entries[0].machine}"
-    about = f"{board.work}{where}: {humanize(board.metric.name)}, {board.metric.better.value} is better"
+    about = f"{board.work}{where}: {humanize(board.metric.name)}, {better}"
     return Block(answer=headline(board), about=about, sections=tuple(sections))
 
 
-def _columns(board: Board, shown: Sequence[Entry]) -> tuple[Column, ...]:
+def _columns(board: Board, shown: Sequence[Entry], title: str) -> tuple[Column, ...]:
     work = board.work_unit
-    made = [
-        Column.of("#", tuple(str(entry.place) for entry in shown)),
-        Column.of("Machine", tuple(entry.machine for entry in shown), numeric=False),
-        Column.of("Software", tuple(_software(entry, shown) for entry in shown), numeric=False),
-        Column.of("Configuration", tuple(entry.label for entry in shown), numeric=False),
-        Column.of(
-            heading(humanize(board.metric.name)), tuple(show(entry.reading, board) for entry in shown), leads=True
-        ),
-        Column.of("Runs", tuple(str(len(entry.runs)) for entry in shown), widest=True),
+    columns = [
+        Column.of("#", [str(entry.place) for entry in shown]),
+        Column.of("Machine", [entry.machine for entry in shown], numeric=False),
+        Column.of("Software", [_software(entry, shown) for entry in shown], numeric=False),
+        Column.of("Configuration", [entry.label for entry in shown], numeric=False),
+        Column.of(title, [show(entry.reading, board) for entry in shown], leads=True),
+        Column.of("Runs", [str(len(entry.runs)) for entry in shown], widest=True),
+        Column.of(f"{heading(work)}/s per W", [_bare(entry.per_joule, work) for entry in shown]),
+        Column.of(f"{heading(work)} per USD", [_bare(entry.per_usd, work) for entry in shown]),
+        Column.of("Warnings", [", ".join(entry.warnings) for entry in shown], numeric=False),
     ]
-    if any(entry.per_joule for entry in shown):
-        made.append(Column.of(f"{heading(work)}/s per W", tuple(_bare(entry.per_joule, work) for entry in shown)))
-    if any(entry.per_usd for entry in shown):
-        made.append(Column.of(f"{heading(work)} per USD", tuple(_bare(entry.per_usd, work) for entry in shown)))
-    if any(entry.warnings for entry in shown):
-        made.append(Column.of("Warnings", tuple(", ".join(entry.warnings) for entry in shown), numeric=False))
     same = {"Machine": "machine", "Configuration": "label"}
     alone = {header for header, field in same.items() if len(board.entries) > 1 and not _differ(board, field)}
-    return tuple(column for column in made if any(cell.text for cell in column.cells) and column.header not in alone)
-
-
-def _chart(board: Board, shown: Sequence[Entry]) -> Chart | None:
-    made = []
-    for entry in shown[:MOST_BARS]:
-        text = show(entry.reading, board) + (", uncertain" if entry.warnings else "")
-        made.append(Bar(name(entry, board), entry.reading, text, has_warnings=bool(entry.warnings)))
-    return bars(heading(humanize(board.metric.name)), f"{board.metric.better.value} is better", made)
-
-
-def _basis(board: Board, shown: Sequence[Entry]) -> list[str]:
-    lines = ["What meets the interval of the first on a place shares it. Several measurements are one entry."]
-    same = _shared_software(shown)
-    if same:
-        lines.append(f"All with {same}.")
-    prices = dict.fromkeys((entry.machine, entry.price) for entry in shown if entry.price and entry.per_usd)
-    lines += [f"{machine}: {show_usd(price.usd)} USD/h, {price.basis}." for machine, price in prices if price]
-    energies = dict.fromkeys("; ".join(entry.energy_basis) for entry in shown if entry.per_joule)
-    lines += [f"Energy: {basis}." for basis in energies]
-    return lines
+    return tuple(column for column in columns if any(cell.text for cell in column.cells) and column.header not in alone)
 
 
 def _differ(board: Board, field: str) -> bool:
@@ -203,14 +181,8 @@ def _software(entry: Entry, among: Sequence[Entry]) -> str:
     return ", ".join(f"{name} {entry.software[name]}" for name in differing if name in entry.software)
 
 
-def _shared_software(among: Sequence[Entry]) -> str:
-    names = among[0].software if among else {}
-    same = [name for name in names if len({one.software.get(name) for one in among}) == 1]
-    return ", ".join(f"{name} {names[name]}" for name in same)
-
-
 def _bare(reading: Reading | None, unit: str) -> str:
-    """A value under a header that tells the unit, unless its scale is its own."""
+    """A value under a header that says the unit, unless its scale is its own."""
     if reading is None:
         return ""
     return show_value(reading.value, unit) if unit in SI_UNITS else show_count(reading.value)

@@ -21,92 +21,111 @@ from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
 
 
-def headline(found: Recommendation) -> str:
+def headline(advice: Recommendation) -> str:
     """The answer in a sentence."""
-    best, asked = found.best, promise(found.question)
+    best, slo, rejected = advice.best, slo_text(advice.question), advice.ranking.rejected
+    if best is None and not rejected:
+        return "There is nothing to recommend: no case gave a figure to rest on."
     if best is None:
-        return _nothing(found)
+        lead = f"No configuration {'surely ' if advice.question.strict else ''}meets {slo}" if slo else "None qualifies"
+        nearest = rejected[0]
+        return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, advice)}."
     several = f"{best.replicas} replicas of " if best.replicas and best.replicas > 1 else ""
-    told = _told(best, found)
+    figures = _figures(best, advice)
     if best.standing is OptionStanding.UNCERTAIN:
-        return f"Nothing surely keeps {asked}; {several}{best.label} perhaps does: {told}."
-    alone = ""
-    if found.changes.tied:
-        alone = f"; it cannot be told apart from {listed(found.changes.tied)}{_quicker(best, found)}"
-    kept = f", and surely keeps {asked}" if asked else ""
-    return f"Take {several}{best.label}: {told}{kept}{alone}."
+        return f"Nothing surely meets {slo}; {several}{best.label} perhaps does: {figures}."
+    tied = ""
+    if advice.changes.tied:
+        tied = f"; it cannot be told apart from {listed(advice.changes.tied)}"
+        # What speaks for the other where only one is equal, and clearly answers sooner.
+        rival, name = advice.changes.rival, advice.question.percentile
+        mine = best.point.readings.get(name)
+        theirs = rival.option.point.readings.get(name) if rival is not None and len(advice.changes.tied) == 1 else None
+        if mine is not None and theirs is not None and theirs.value < mine.value and mine.overlaps(theirs) is False:
+            tied += f", whose {name} is clearly lower ({show_value(theirs.value, 's')})"
+    meets = f", and surely meets {slo}" if slo else ""
+    return f"Take {several}{best.label}: {figures}{meets}{tied}."
 
 
-def promise(question: Question) -> str:
+def slo_text(question: Question) -> str:
     """What must hold, as it was asked."""
     parts = [_bound(bound.metric, bound.limit) for bound in question.bounds if bound.is_explicit]
     parts += [f"at most {question.budget}"] if question.budget else []
     return " and ".join(parts)
 
 
-def why(found: Recommendation) -> list[str]:
+def why(advice: Recommendation) -> list[str]:
     """The figures that decided."""
-    best = found.best
+    best = advice.best
     if best is None:
         return []
-    considered = len(found.ranking.options) + len(found.ranking.rejected)
+    considered = len(advice.ranking.options) + len(advice.ranking.rejected)
+    superlative = {
+        "goodput": "meets it at the highest rate" if advice.is_served else "is the fastest",
+        "cost": "costs least",
+        "energy": "takes the least energy",
+        "latency": "answers soonest",
+    }[advice.question.by]
     lines = []
-    if promise(found.question):
-        perhaps = f", perhaps by {len(found.uncertain)} more" if found.uncertain else ""
+    if slo_text(advice.question):
+        perhaps = f", perhaps by {len(advice.uncertain)} more" if advice.uncertain else ""
         lines.append(
-            f"The promise is surely kept by {len(found.sure)} of {considered} configurations{perhaps}; "
-            f"of the {'sure' if found.sure else 'uncertain'} ones, this one {_superlative(found)}."
+            f"The SLO is surely met by {len(advice.sure)} of {considered} configurations{perhaps}; "
+            f"of the {'sure' if advice.sure else 'uncertain'} ones, this one {superlative}."
         )
     elif considered > 1:
-        lines.append(f"Of {considered} configurations this one {_superlative(found)}.")
-    lines += [_margin(bound.metric, bound.limit, best) for bound in found.question.bounds
-              if bound.is_explicit and bound.metric in best.point.readings]  # fmt: skip
-    if best.replicas is not None and found.question.rate is not None:
-        lines.append(_fleet(best, found.question.rate, found.unit))
-    if best.is_heaviest and found.is_served:
+        lines.append(f"Of {considered} configurations this one {superlative}.")
+    readings = best.point.readings
+    lines += [
+        _margin(bound.metric, bound.limit, readings[bound.metric])
+        for bound in advice.question.bounds
+        if bound.is_explicit and bound.metric in readings
+    ]
+    if best.replicas is not None and advice.question.rate is not None:
+        lines.append(_fleet(best, advice.question.rate, advice.unit))
+    if best.is_heaviest and advice.is_served:
         lines.append(
             f"It was not asked for more than {show_count(best.point.load or 0.0)}/s and may do more: "
-            "`paceline run serve` with an slo and no load searches the largest rate that keeps it."
+            "`paceline run serve` with an slo and no load searches the largest rate that meets it."
         )
     return lines
 
 
-def what_if(found: Recommendation) -> list[str]:
+def what_if(advice: Recommendation) -> list[str]:
     """What would change the choice."""
-    changes, best = found.changes, found.best
+    changes, best = advice.changes, advice.best
     lines = []
     if changes.rival is not None and best is not None:
-        lines += _rival(best, changes.rival, found)
+        lines += _rival(best, changes.rival, advice)
     if changes.unsure is not None and best is not None:
         other = changes.unsure
         name = "The same" if other.configuration.key == best.configuration.key else other.label
         lines.append(
-            f"{name}{at_load(other)} would be better ({score_text(other.score, found)}) if it surely kept the "
-            f"promise: {missed(other.misses[0])}. Measure it longer."
+            f"{name}{at_load(other)} would be better ({score_text(other.score, advice)}) if it surely met the "
+            f"SLO: {missed(other.misses[0])}. Measure it longer."
         )
-    lines += [_tighter(flip) for flip in changes.tighter]
-    lines += [_looser(flip, is_first=best is None) for flip in changes.looser]
+    for flip in changes.tighter:
+        choice = f" {_to(flip)}" if flip.label else ", nothing that was measured meets the SLO"
+        lines.append(f"With {_name(flip.metric)} below {_value(flip.metric, flip.limit)}{choice}.")
+    for flip in changes.looser:
+        if best is None:
+            word = "perhaps" if flip.standing is OptionStanding.UNCERTAIN else "surely"
+            lines.append(f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word} qualify.")
+        else:
+            within = ", though within their uncertainty" if flip.is_tied else ""
+            lines.append(f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}.")
     return lines
 
 
-def _nothing(found: Recommendation) -> str:
-    if not found.ranking.rejected:
-        return "There is nothing to recommend: no case gave a figure to rest on."
-    nearest = found.ranking.rejected[0]
-    asked = promise(found.question)
-    lead = f"No configuration {'surely ' if found.question.strict else ''}keeps {asked}" if asked else "None qualifies"
-    return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, found)}."
-
-
-def _told(option: Option, found: Recommendation) -> str:
+def _figures(option: Option, advice: Recommendation) -> str:
     """What an option offers, the figure that ranks it first."""
-    point, question = option.point, found.question
-    latency = point.readings.get(question.percentile) if found.is_served else None
+    point, question = option.point, advice.question
+    latency = point.readings.get(question.percentile) if advice.is_served else None
     offers = {
-        "goodput": f"{with_warning(point.throughput, show_count)} {found.unit}",
+        "goodput": f"{with_warning(point.throughput, show_count)} {advice.unit}",
         "latency": f"{question.percentile} {show_latency(latency)}" if latency else "",
         "cost": _cost(option, question),
-        "energy": f"{show_value(point.energy.reading.value, 'J')} per {one_of(found)}" if point.energy else "",
+        "energy": f"{show_value(point.energy.reading.value, 'J')} per {one_of(advice)}" if point.energy else "",
     }
     parts = [offers.pop(question.by), *(offers[name] for name in ("goodput", "latency") if name in offers)]
     if question.by != "cost" and question.rate is not None and option.per_hour is not None:
@@ -120,13 +139,13 @@ def _cost(option: Option, question: Question) -> str:
     return f"{with_warning(option.per_thousand, show_usd)} USD per 1,000" if option.per_thousand else ""
 
 
-def _margin(metric: str, limit: float, best: Option) -> str:
-    reading = best.point.readings[metric]
+def _margin(metric: str, limit: float, reading: Reading) -> str:
     if reading.is_limit:
-        return f"{_name(metric)}: a search found the largest rate that keeps {_bound(metric, reading.value)}."
-    ends = f", between {_value(metric, reading.low)} and {_value(metric, reading.high)} with 95 % confidence"
-    known = ends if reading.low is not None and reading.high is not None else ""
-    return f"{_name(metric)} is {_value(metric, reading.value)}{known}; {_value(metric, limit)} is allowed."
+        return f"{_name(metric)}: a search found the largest rate that meets {_bound(metric, reading.value)}."
+    between = ""
+    if reading.low is not None and reading.high is not None:
+        between = f", between {_value(metric, reading.low)} and {_value(metric, reading.high)} with 95 % confidence"
+    return f"{_name(metric)} is {_value(metric, reading.value)}{between}; {_value(metric, limit)} is allowed."
 
 
 def _fleet(best: Option, rate: float, unit: str) -> str:
@@ -142,78 +161,50 @@ def _fleet(best: Option, rate: float, unit: str) -> str:
     return f"{each}, each its part and no more than was measured{cost}{more}."
 
 
-def _rival(best: Option, rival: Rival, found: Recommendation) -> list[str]:
-    other, question = rival.option, found.question
+def _rival(best: Option, rival: Rival, advice: Recommendation) -> list[str]:
+    other, question = rival.option, advice.question
     if other.standing is not best.standing:
-        return [f"Next is {other.label}, which only perhaps keeps the promise: {missed(other.misses[0])}."]
-    lead = f"Next is {other.label} ({score_text(other.score, found)})"
+        return [f"Next is {other.label}, which only perhaps meets the SLO: {missed(other.misses[0])}."]
+    lead = f"Next is {other.label} ({score_text(other.score, advice)})"
     if rival.relation == "tied":
         lines = [f"{lead}: their intervals overlap, so that the two cannot be told apart by this."]
-        return lines + _second_opinion(best, other, question)
-    unsure = ". Whether that is beyond their warning is not known: they have no interval" * (
-        rival.relation == "unknown"
-    )
+        name = question.percentile
+        mine, theirs = best.point.readings.get(name), other.point.readings.get(name)
+        if question.by != "latency" and mine and theirs and not mine.is_limit and not theirs.is_limit:
+            better = other if theirs.value < mine.value else best
+            is_clear = mine.overlaps(theirs) is False
+            opinion = f"speaks for {better.label}" if is_clear else "is within their uncertainty as well"
+            values = f"{show_value(mine.value, 's')} here and {show_value(theirs.value, 's')} there"
+            lines.append(f"{name} is {values}, which {opinion}.")
+        return lines
+    is_unknown = rival.relation == "unknown"
+    unsure = ". Whether that is beyond the noise is not known: they have no interval" if is_unknown else ""
     needs = []
     if rival.price is not None and other.point.price is not None:
         change = 1.0 - rival.price / other.point.price.usd
         needs.append(f"its price fell by {percent(change)}, to {show_usd(rival.price)} USD/h")
     if rival.throughput is not None:
         gain = rival.throughput / other.point.throughput.value - 1.0
-        needs.append(f"it did {percent(gain)} more, {show_count(rival.throughput)} {found.unit}")
+        needs.append(f"it did {percent(gain)} more, {show_count(rival.throughput)} {advice.unit}")
     if question.by in ("energy", "latency") and other.score is not None and other.score.value > 0:
         needs.append(f"it were {percent(1.0 - rival.score / other.score.value)} lower")
     return [f"{lead}: it would win if {', or if '.join(needs)}{unsure}."] if needs else [f"{lead}{unsure}."]
 
 
-def _second_opinion(best: Option, other: Option, question: Question) -> list[str]:
-    """What else speaks for one of two that are equal in what was asked."""
-    name = question.percentile
-    mine, theirs = best.point.readings.get(name), other.point.readings.get(name)
-    if question.by == "latency" or mine is None or theirs is None or mine.is_limit or theirs.is_limit:
-        return []
-    better = other if theirs.value < mine.value else best
-    told = f"{name} is {show_value(mine.value, 's')} here and {show_value(theirs.value, 's')} there"
-    is_clear = mine.overlaps(theirs) is False
-    return [f"{told}, which {f'speaks for {better.label}' if is_clear else 'is within their uncertainty as well'}."]
-
-
-def _quicker(best: Option, found: Recommendation) -> str:
-    """What speaks for the other where only one is equal, and clearly answers sooner."""
-    rival, name = found.changes.rival, found.question.percentile
-    mine = best.point.readings.get(name)
-    theirs = rival.option.point.readings.get(name) if rival is not None and len(found.changes.tied) == 1 else None
-    if mine is None or theirs is None or theirs.value >= mine.value or mine.overlaps(theirs) is not False:
-        return ""
-    return f", whose {name} is clearly lower ({show_value(theirs.value, 's')})"
-
-
-def _tighter(flip: Flip) -> str:
-    bound = f"With {_name(flip.metric)} below {_value(flip.metric, flip.limit)}"
-    return f"{bound} {_to(flip)}." if flip.label else f"{bound}, nothing that was measured keeps the promise."
-
-
-def _looser(flip: Flip, *, is_first: bool) -> str:
-    if is_first:
-        word = "perhaps " if flip.standing is OptionStanding.UNCERTAIN else "surely "
-        return f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word}qualify."
-    within = ", though within their uncertainty" if flip.is_tied else ""
-    return f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}."
-
-
 def _to(flip: Flip) -> str:
-    only = ", which only perhaps keeps it" if flip.standing is OptionStanding.UNCERTAIN else ""
+    only = ", which only perhaps meets it" if flip.standing is OptionStanding.UNCERTAIN else ""
     return f"the choice is {flip.label}{only}"
 
 
-def lacks(option: Option, found: Recommendation) -> str:
+def lacks(option: Option, advice: Recommendation) -> str:
     """Why an option is not recommended."""
     worst = sorted(option.misses, key=lambda miss: (-miss.standing, -miss.excess))
     if worst:
         return missed(worst[0])
-    if found.question.by == "cost":
+    if advice.question.by == "cost":
         return option.point.no_price
-    energy = found.question.by == "energy"
-    return "its energy was not counted" if energy else f"its {found.question.percentile} is not known"
+    energy = advice.question.by == "energy"
+    return "its energy was not counted" if energy else f"its {advice.question.percentile} is not known"
 
 
 def missed(miss: Miss) -> str:
@@ -222,42 +213,34 @@ def missed(miss: Miss) -> str:
         is_cost = miss.metric in (COST_HOUR, COST_THOUSAND)
         return miss.why if is_cost else f"{_name(miss.metric)} is not known: {miss.why}"
     allowed = _value(miss.metric, miss.limit)
-    seen = _value(miss.metric, miss.reading.value)
+    measured = f"{_name(miss.metric)} is {_value(miss.metric, miss.reading.value)}"
     if miss.standing is OptionStanding.BROKEN:
         beyond = f", {percent(miss.excess - 1)} above" if 1 < miss.excess < 100 else ", above"
-        return f"{_name(miss.metric)} is {seen}{beyond} {allowed}"
+        return f"{measured}{beyond} {allowed}"
     if miss.lighter is not None:
-        return f"{_name(miss.metric)} is {seen}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}"
+        return f"{measured}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}"
     if miss.reading.high is None:
-        return f"{_name(miss.metric)} is {seen}, but how high it may be is not known"
-    return f"{_name(miss.metric)} is {seen}, but may be as high as {_value(miss.metric, miss.reading.high)}"
+        return f"{measured}, but how high it may be is not known"
+    return f"{measured}, but may be as high as {_value(miss.metric, miss.reading.high)}"
 
 
-def _superlative(found: Recommendation) -> str:
-    rate = "keeps it at the highest rate" if found.is_served else "is the fastest"
-    cost = "costs least"
-    return {"goodput": rate, "cost": cost, "energy": "takes the least energy", "latency": "answers soonest"}[
-        found.question.by
-    ]
-
-
-def score_name(found: Recommendation) -> str:
+def score_name(advice: Recommendation) -> str:
     """What the options are ranked by."""
-    cost = "USD per hour" if found.question.rate is not None else f"USD per 1,000 {found.work_unit}"
-    rate = f"{'Goodput' if found.is_served else 'Throughput'}, {found.unit}"
-    names = {"goodput": rate, "cost": cost, "energy": f"J per {one_of(found)}", "latency": found.question.percentile}
-    return names[found.question.by]
+    cost = "USD per hour" if advice.question.rate is not None else f"USD per 1,000 {advice.work_unit}"
+    rate = f"{'Goodput' if advice.is_served else 'Throughput'}, {advice.unit}"
+    names = {"goodput": rate, "cost": cost, "energy": f"J per {one_of(advice)}", "latency": advice.question.percentile}
+    return names[advice.question.by]
 
 
-def score_text(reading: Reading | None, found: Recommendation) -> str:
+def score_text(reading: Reading | None, advice: Recommendation) -> str:
     """What an option is ranked by, in its unit."""
     if reading is None:
         return ""
-    question = found.question
+    question = advice.question
     if question.by == "goodput":
-        return f"{with_warning(reading, show_count)} {found.unit}"
+        return f"{with_warning(reading, show_count)} {advice.unit}"
     if question.by == "energy":
-        return f"{show_value(reading.value, 'J')} per {one_of(found)}"
+        return f"{show_value(reading.value, 'J')} per {one_of(advice)}"
     if question.by == "latency":
         return f"{question.percentile} {show_latency(reading)}"
     return f"{with_warning(reading, show_usd)} {'USD/h' if question.rate is not None else 'USD per 1,000'}"
@@ -304,16 +287,11 @@ def _name(metric: str) -> str:
     return "the error rate" if metric == ERRORS else "the cost"
 
 
-def one_of(found: Recommendation) -> str:
+def one_of(advice: Recommendation) -> str:
     """A single piece of what is counted."""
-    return found.work_unit.removesuffix("s") or "sample"
+    return advice.work_unit.removesuffix("s") or "sample"
 
 
 def listed(names: Sequence[str]) -> str:
     """Names in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"
-
-
-def capital(text: str) -> str:
-    """A sentence begins."""
-    return text[:1].upper() + text[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow, headline_of, sampled
 from paceline.core.quantity import show_duration
 from paceline.core.stats import Interval
-from paceline.report.charts import Chart
 from paceline.report.document import Badge, Cell, Column, Details, Finding, Item, Lines, Pairs, Table, Tone
 from paceline.report.numbers import half_width, show_value
 from paceline.report.render.html import is_table, show_fact
@@ -53,8 +52,8 @@ def _items(row: CaseRow) -> Iterator[Item]:
         if row.cause.detail:
             yield Lines((row.cause.detail,), Tone.CODE)
     yield from (Finding(warning.kind, (warning.message,), (warning.remedy,)) for warning in row.warnings)
-    chart = samples_chart(row)
-    if chart:
+    source = sampled(record, headline_of(record))
+    if chart := distribution(source) if source else None:
         yield chart
     yield from _figures(row.figures)
     yield from (replace(table, is_folded=True) for table in all_tables(row))
@@ -78,53 +77,61 @@ def _items(row: CaseRow) -> Iterator[Item]:
         )
 
 
-def samples_chart(row: CaseRow) -> Chart | None:
-    """The samples behind the headline of a case."""
-    source = sampled(row.record, headline_of(row.record))
-    return distribution(source) if source else None
-
-
 def changes(conditions: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Every condition on a line, before and after; what is known neither before nor after is left out."""
+    """Every condition on a line, before and after; what was recorded neither before nor after is left out."""
     before, after = dict(_flat(conditions.get("before"))), dict(_flat(conditions.get("after")))
-    names = [name for name in dict.fromkeys([*before, *after]) if (before.get(name), after.get(name)) != (None, None)]
     lines = []
-    for name in names:
-        key = name.rpartition(", ")[2]  # which says the unit
-        lines.append((humanize(name), show_fact(before.get(name), key), show_fact(after.get(name), key)))
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) is not None or after.get(name) is not None:
+            key = name.rpartition(", ")[2]  # which says the unit
+            lines.append((humanize(name), show_fact(before.get(name), key), show_fact(after.get(name), key)))
     return lines
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """What nested mappings and lists of them hold, with joined names."""
-    items: Iterable[tuple[Any, Any]]
+    if is_table(value):
+        value = dict(enumerate(value))
     if isinstance(value, Mapping):
-        items = value.items()
-    elif is_table(value):
-        items = enumerate(value)
-    else:
-        if prefix and value not in ([], {}):
-            yield prefix, value
-        return
-    for key, inner in items:
-        yield from _flat(inner, f"{prefix}, {key}" if prefix else str(key))
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}, {key}" if prefix else str(key))
+    elif prefix and value != []:
+        yield prefix, value
 
 
 def _figures(figures: Sequence[Figure]) -> Iterator[Item]:
-    estimates = [figure for figure in figures if figure.is_estimate]
-    repeated = [figure for figure in figures if not figure.is_estimate and figure.count > 1]
-    single = [figure for figure in figures if not figure.is_estimate and figure.count <= 1]
+    estimates, repeated, single = [], [], {}
+    for figure in figures:
+        name, unit, count = one_line(f"{humanize(figure.name)} {figure.scope}"), figure.unit, f"{figure.count:,}"
+        if figure.is_estimate:
+            texts = ["–", "–", "–"]
+            if interval := figure.interval:
+                texts = [bare(interval.low, unit), bare(interval.high, unit), f"{interval.confidence:.0%}"]
+            value = Cell(show_value(figure.value, unit), leads=True)
+            estimates.append([Cell(name), value, *map(Cell, texts), Cell(count)])
+        elif figure.count > 1:
+            summary = figure.summary
+            mean = _with_interval(summary.mean, unit, summary.mean_interval)
+            median = _with_interval(summary.median, unit, summary.median_interval)
+            tails = [figure.percentile(percentile) for percentile in PERCENTILES]
+            texts = [bare(value, unit) if value is not None else "–" for value in (summary.minimum, *tails)]
+            texts += [bare(summary.maximum, unit), count, str(summary.outliers)]
+            leading = [
+                Cell(mean, leads=figure.value == summary.mean),
+                Cell(median, leads=figure.value == summary.median),
+            ]
+            repeated.append([Cell(name), *leading, *map(Cell, texts)])
+        else:
+            single[name] = show_value(figure.value, unit)
     if estimates:
-        lines = [_estimate(figure) for figure in estimates]
         headers = ["Metric", "Value", "From", "To", "Confidence", "Observations"]
-        yield _table("Estimated from many observations", headers, lines)
+        yield _table("Estimated from many observations", headers, estimates)
     if repeated:
-        lines = [_repeated(figure) for figure in repeated]
         headers = ["Metric", "Mean", "Median", "Lowest", *(f"p{name}" for name in PERCENTILES)]
-        yield _table("Measured repeatedly", [*headers, "Highest", "Samples", "Outliers"], lines)
+        yield _table("Measured repeatedly", [*headers, "Highest", "Samples", "Outliers"], repeated)
         yield Lines((_NOTE,), Tone.NOTE)
     if single:
-        yield Pairs({_name(figure): show_value(figure.value, figure.unit) for figure in single}, "Measured once")
+        yield Pairs(single, "Measured once")
 
 
 def _table(title: str, headers: Sequence[str], lines: Sequence[Sequence[Cell]]) -> Table:
@@ -132,34 +139,6 @@ def _table(title: str, headers: Sequence[str], lines: Sequence[Sequence[Cell]]) 
     return Table(
         tuple(Column(header, cells, numeric=header != "Metric") for header, cells in columns), title, is_dense=True
     )
-
-
-def _estimate(figure: Figure) -> list[Cell]:
-    texts = ["–", "–", "–"]
-    if interval := figure.interval:
-        low, high = bare(interval.low, figure.unit), bare(interval.high, figure.unit)
-        texts = [low, high, f"{interval.confidence:.0%}"]
-    value = Cell(show_value(figure.value, figure.unit), leads=True)
-    return [Cell(_name(figure)), value, *map(Cell, texts), Cell(f"{figure.count:,}")]
-
-
-def _repeated(figure: Figure) -> list[Cell]:
-    summary, unit = figure.summary, figure.unit
-    percentiles = [figure.percentile(name) for name in PERCENTILES]
-    return [
-        Cell(_name(figure)),
-        Cell(_with_interval(summary.mean, unit, summary.mean_interval), leads=figure.value == summary.mean),
-        Cell(_with_interval(summary.median, unit, summary.median_interval), leads=figure.value == summary.median),
-        Cell(bare(summary.minimum, unit)),
-        *(Cell(bare(value, unit) if value is not None else "–") for value in percentiles),
-        Cell(bare(summary.maximum, unit)),
-        Cell(f"{figure.count:,}"),
-        Cell(str(summary.outliers)),
-    ]
-
-
-def _name(figure: Figure) -> str:
-    return one_line(f"{humanize(figure.name)} {figure.scope}" if figure.scope else humanize(figure.name))
 
 
 def _with_interval(value: float, unit: str, interval: Interval | None) -> str:

@@ -13,8 +13,7 @@ from paceline.core.case import Category, is_micro
 from paceline.core.quantity import show_count
 from paceline.report.document import Badge, Cell, Column, Tone
 from paceline.report.numbers import half_width, percent, show_at, show_value
-from paceline.report.run.words import short_labels
-from paceline.report.text import heading, humanize, one_line
+from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
 
@@ -47,6 +46,13 @@ def case_tables(summary: RunSummary) -> list[CaseTable]:
         title = one_line(heading(humanize(category))) if len(summary.categories) > 1 else ""
         tables.append(_table(summary, category, title, rows))
     return tables
+
+
+def short_labels(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
+    """Names of cases for a table or a chart: those of served ones, which are long, without the words they share."""
+    labels = [one_line(row.label) for row in rows]
+    is_served = len(rows) > 1 and all(row.case.category == Category.SERVING for row in rows)
+    return told_apart(labels) if is_served else ("", labels)
 
 
 def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRow]) -> CaseTable:
@@ -89,18 +95,55 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
     """Of single operations: what was measured, how near the peak it is, and how long one took."""
     names = {row.headline.name for row in rows if row.headline}
     alone = one_line(heading(humanize(next(iter(names))))) if len(names) == 1 else ""
-    made: list[tuple[str, str, Filler]] = [
+
+    def metric(row: CaseRow) -> Cell:
+        name = one_line(humanize(row.headline.name)) if row.headline else ""
+        return Cell(name, name)
+
+    def at(row: CaseRow) -> Cell:
+        """The point of the sweep that the headline is from."""
+        if row.point is None:
+            return Cell()
+        first = next(iter(row.point.at.values()))
+        return Cell(show_at(row.point.at), None if isinstance(first, str) else first)
+
+    def time(row: CaseRow) -> Cell:
+        """The time of one call, at the headline's point where the case as a whole has none."""
+        figure = row.figure("time") or (row.point.figure("time") if row.point else None)
+        if figure is None or (row.headline is not None and row.headline.name == "time"):
+            return Cell()
+        return _number(figure.value, figure.unit)
+
+    def rate(row: CaseRow) -> Cell:
+        """Work over time, where the headline is the time itself."""
+        if row.headline is None or row.headline.unit != "s":
+            return Cell()
+        return next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name)).text), Cell())
+
+    def operations(row: CaseRow) -> Cell:
+        figure = row.figure("iops")
+        if figure is None or figure is row.headline:
+            return Cell()
+        return Cell(show_count(figure.value), _sortable(figure.value))
+
+    # Of a disk it matters how many operations it does and how long the slow ones take.
+    storage: list[tuple[str, str, Filler]] = [
+        ("iops", "IOPS", operations),
+        ("latency", "Latency", lambda row: _of(row, "latency")),
+        ("p99", "p99", lambda row: _p99(row.figure("latency"))),
+    ]
+    columns: list[tuple[str, str, Filler]] = [
         ("result", alone or "Result", _result),
         ("interval", "±", _interval),
-        ("at", "At", _headline_place),
-        ("peak", "% of peak", lambda row: _of(row, "peak_share", _value)),
-        ("rate", "Rate", _rate),
-        *(_STORAGE if category == Category.STORAGE else [("time", "Time", _time)]),
+        ("at", "At", at),
+        ("peak", "% of peak", lambda row: _of(row, "peak_share")),
+        ("rate", "Rate", rate),
+        *(storage if category == Category.STORAGE else [("time", "Time", time)]),
         ("samples", "Samples", _samples),
     ]
     if not alone and not names <= _OBVIOUS:
-        made.insert(0, ("metric", "Metric", _metric))
-    return made
+        columns.insert(0, ("metric", "Metric", metric))
+    return columns
 
 
 def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
@@ -114,6 +157,10 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
             return Cell(one_line(f"{cell.text} ({humanize(row.headline.name)})"), cell.sort)
         return cell
 
+    def step(row: CaseRow) -> Cell:
+        figure = row.figure("step_time")
+        return _number(figure.summary.median, figure.unit) if figure and figure is not row.headline else Cell()
+
     def memory(row: CaseRow) -> Cell:
         device, host = row.figure("peak_device_memory"), row.figure("peak_host_memory")
         figure = device or host
@@ -122,61 +169,38 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
         text = show_value(figure.value, figure.unit)
         return Cell(text if device or not on_device else f"{text} host", _sortable(figure.value))
 
+    def tail(row: CaseRow) -> Cell:
+        return _p99(row.figure("step_time")) if row.case.category == Category.INFERENCE else Cell()
+
     return [
         ("result", header, result),
         ("interval", "±", _interval),
-        ("step", "Step time", lambda row: _of(row, "step_time", lambda figure: figure.summary.median)),
-        ("p99", "p99", _slowest),
+        ("step", "Step time", step),
+        ("p99", "p99", tail),
         ("memory", "Device memory" if on_device else "Host memory", memory),
-        ("mfu", "MFU", lambda row: _of(row, "mfu", _value)),
+        ("mfu", "MFU", lambda row: _of(row, "mfu")),
         ("samples", "Samples", _samples),
     ]
 
 
-def _value(figure: Figure) -> float:
-    return figure.value
+def _number(value: float, unit: str) -> Cell:
+    return Cell(show_value(value, unit), _sortable(value))
 
 
-def _of(row: CaseRow, name: str, pick: Callable[[Figure], float]) -> Cell:
+def _of(row: CaseRow, name: str) -> Cell:
+    """A figure of a case, unless it is the headline."""
     figure = row.figure(name)
-    if figure is None or figure is row.headline:
-        return Cell()
-    value = pick(figure)
-    return Cell(show_value(value, figure.unit), _sortable(value))
+    return _number(figure.value, figure.unit) if figure and figure is not row.headline else Cell()
+
+
+def _p99(figure: Figure | None) -> Cell:
+    """The tail of a time, where the samples are enough for it."""
+    value = figure.percentile("99") if figure else None
+    return _number(value, "s") if value is not None else Cell()
 
 
 def _result(row: CaseRow) -> Cell:
-    if row.headline is None:
-        return Cell()
-    return Cell(one_line(show_value(row.headline.value, row.headline.unit)), _sortable(row.headline.value))
-
-
-def _metric(row: CaseRow) -> Cell:
-    name = one_line(humanize(row.headline.name)) if row.headline else ""
-    return Cell(name, name)
-
-
-def _headline_place(row: CaseRow) -> Cell:
-    """The point of the sweep that the headline is from."""
-    if row.point is None:
-        return Cell()
-    first = next(iter(row.point.at.values()))
-    return Cell(show_at(row.point.at), None if isinstance(first, str) else first)
-
-
-def _time(row: CaseRow) -> Cell:
-    """The time of one call, at the headline's point where the case as a whole has none."""
-    figure = row.figure("time") or (row.point.figure("time") if row.point else None)
-    if figure is None or (row.headline is not None and row.headline.name == "time"):
-        return Cell()
-    return Cell(show_value(figure.value, figure.unit), _sortable(figure.value))
-
-
-def _rate(row: CaseRow) -> Cell:
-    """Work over time, where the headline is the time itself."""
-    if row.headline is None or row.headline.unit != "s":
-        return Cell()
-    return next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name, _value)).text), Cell())
+    return _number(row.headline.value, row.headline.unit) if row.headline else Cell()
 
 
 def _samples(row: CaseRow) -> Cell:
@@ -198,32 +222,6 @@ def _between(figure: Figure) -> str:
     return f"{low} to {high}, {interval.confidence:.0%} confidence"
 
 
-def _slowest(row: CaseRow) -> Cell:
-    """The tail of an inference step, where the samples can tell it."""
-    figure = row.figure("step_time") if row.case.category == Category.INFERENCE else None
-    value = figure.percentile("99") if figure else None
-    return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
-
-
-def _operations(row: CaseRow) -> Cell:
-    figure = row.figure("iops")
-    return Cell(show_count(figure.value), _sortable(figure.value)) if figure and figure is not row.headline else Cell()
-
-
-def _tail(row: CaseRow) -> Cell:
-    figure = row.figure("latency")
-    value = figure.percentile("99") if figure else None
-    return Cell(show_value(value, "s"), _sortable(value)) if value is not None else Cell()
-
-
-# Of a disk it matters how many operations it does and how long the slow ones take.
-_STORAGE: list[tuple[str, str, Filler]] = [
-    ("iops", "IOPS", _operations),
-    ("latency", "Latency", lambda row: _of(row, "latency", _value)),
-    ("p99", "p99", _tail),
-]
-
-
 def _served(name: str, show: Callable[[float], str]) -> Filler:
     """One figure of a served case; its interval is next to a rate, and a note to anything else."""
 
@@ -239,18 +237,18 @@ def _served(name: str, show: Callable[[float], str]) -> Filler:
     return cell
 
 
-def _if_leading(name: str) -> Filler:
-    """A percentile that is worth a column only where there are too few requests for a higher one."""
-    filler = _served(name, _seconds)
-    return lambda row: cell if (cell := filler(row)).leads else Cell()
-
-
 def _seconds(value: float) -> str:
     return show_value(value, "s")
 
 
 def _percent(value: float) -> str:
     return percent(value / 100)
+
+
+def _p90(row: CaseRow) -> Cell:
+    """Worth a column only where there are too few requests for a higher percentile."""
+    cell = _served("latency_p90", _seconds)(row)
+    return cell if cell.leads else Cell()
 
 
 def _failed(row: CaseRow) -> Cell:
@@ -264,14 +262,13 @@ def _failed(row: CaseRow) -> Cell:
 
 
 def _slo(row: CaseRow) -> Cell:
-    is_kept = serving.slo_met(row)
-    if is_kept is None:
+    is_met = serving.slo_met(row)
+    if is_met is None:
         return Cell()
-    text = "kept" if is_kept else "missed"
+    text = "met" if is_met else "missed"
     why = row.record.load.slo_missed_because if row.record.load else ""
-    note = one_line(f"missed: {why}" if why else "held")
-    badges = () if is_kept else (Badge(text, Tone.BAD, note),)
-    return Cell(text, text, note, badges=badges)
+    note = one_line(f"missed: {why}" if why else "met")
+    return Cell(text, text, note, badges=() if is_met else (Badge(text, Tone.BAD, note),))
 
 
 # Rates without their unit, which the header has: a served case has many figures.
@@ -281,7 +278,7 @@ _SERVING: list[tuple[str, str, Filler]] = [
     ("throughput", "Throughput /s", _served("throughput", show_count)),
     ("goodput", "Goodput /s", _served("goodput", show_count)),
     ("p50", "p50", _served("latency_p50", _seconds)),
-    ("p90", "p90", _if_leading("latency_p90")),
+    ("p90", "p90", _p90),
     ("p95", "p95", _served("latency_p95", _seconds)),
     ("p99", "p99", _served("latency_p99", _seconds)),
     ("slo", "SLO", _slo),

@@ -5,22 +5,25 @@ A page has each case in full, too, with the environment and the command.
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from paceline.analysis import serving
 from paceline.analysis.figures import Figure
 from paceline.analysis.roofline import KnownCeilings
-from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
+from paceline.analysis.summary import CaseRow, Group, RunSummary, summarize_run
 from paceline.core.case import Category
 from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
 from paceline.core.gc_pause import no_garbage
-from paceline.core.quantity import show_duration
-from paceline.core.run import Run, RunRecords
+from paceline.core.metric import Better
+from paceline.core.quantity import show_count, show_duration
+from paceline.core.run import RunRecords
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
 from paceline.report.document import (
@@ -37,24 +40,23 @@ from paceline.report.document import (
     Table,
     Tone,
 )
-from paceline.report.numbers import half_width, show_value
+from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value
 from paceline.report.render import html, markdown, terminal
 from paceline.report.run import serving_charts
 from paceline.report.run.case_details import case_details, case_key
-from paceline.report.run.columns import CaseTable, case_tables
+from paceline.report.run.columns import CaseTable, case_tables, short_labels
 from paceline.report.run.overview import overview
 from paceline.report.run.section import report_sections
 from paceline.report.run.sweep_charts import sweep_charts
 from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_tables
-from paceline.report.run.words import answer, short_labels, superlative
-from paceline.report.text import humanize, one_line, when
+from paceline.report.text import humanize, one_line, told_apart, when
 
 CARDS = 4
+HIGHLIGHTS = 3  # that one sentence can hold
 # Cases that a terminal and a page list: a page of thousands would be too large to open. Markdown has all of them.
 LISTED = {Medium.TERMINAL: 100, Medium.HTML: 500}
 ALL_IN_FULL, SOME_IN_FULL = 300, 100  # cases that a page shows in full: all of so many, or of more so many
 MOST_INSTANCES = 4  # cases with a warning that are not folded
-_SERVED = ("latency_p99", "latency_p50", "goodput", "throughput")  # what a single served case shows after its headline
 
 
 def show(
@@ -113,22 +115,105 @@ def document(
         titles = ", ".join(one_line(case.title or case.benchmark) for case in summary.not_run)
         sections.append(Section(items=(Lines((f"Not run: {titles}",), Tone.WARNING),)))
     elif medium is Medium.MARKDOWN:
-        sections.append(Section(items=(Lines((_origin(run),), Tone.TEXT),)))
+        origin = f"on {run.environment.host_name}, {when(run.started_at)}, Paceline {run.version}".replace("`", "'")
+        command = f": `{shlex.join(run.command).replace('`', chr(39))}`" if run.command else ""
+        sections.append(Section(items=(Lines((f"Run `{run.id}` {origin}{command}",), Tone.TEXT),)))
     elif medium is Medium.HTML:
-        sections += [_cases(summary, len(listed)), *_about(run)]
+        environment: Item = Lines(("No environment was recorded.",), Tone.NOTE)
+        if run.environment.is_known:
+            environment = Pairs(run.environment.model_dump(mode="json", exclude_none=True), is_blocks=True)
+        sections += [_cases(summary, len(listed)), Section("Environment", (environment,), key="environment")]
+        if run.command:
+            sections.append(Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command"))
     took = f"took {show_duration((run.ended_at - run.started_at).total_seconds())}" if run.ended_at else ""
+    # Where files lie is a fact of their own cases; a page is about what computes.
+    names = [row.record.subject.device for row in summary.rows if row.case.category != Category.STORAGE]
+    devices = ", ".join(dict.fromkeys(one_line(name) for name in names if name))
+    subtitle = (devices, run.environment.host_name, when(run.started_at), took)
     return Document(
         title=one_line(run.name),
         blocks=(Block(answer(summary), "", tuple(sections)),),
         cards=tuple(_cards(summary)) if medium is Medium.HTML else (),
         is_titled=True,
-        subtitle=" · ".join(
-            text for text in (_devices(summary), run.environment.host_name, when(run.started_at), took) if text
-        ),
+        subtitle=" · ".join(text for text in subtitle if text),
         status=run.status if run.status != "finished" else "",
         footer=f"Run {run.id}",
         version=run.version,
     )
+
+
+def superlative(group: Group) -> str:
+    """What the leader of a group is."""
+    if group.best.case.category == Category.SERVING:  # where a rate and a time may both lead
+        return f"{'lowest' if group.metric.better is Better.LOWER else 'highest'} {humanize(group.metric.name)}"
+    return "fastest" if group.metric.unit == "s" or group.metric.unit.endswith("/s") else "best"
+
+
+def answer(summary: RunSummary) -> str:
+    """The one sentence that a report leads with."""
+    if not summary.total:
+        return "This run has no cases."
+    good = len(summary.measured)
+    noun = "case" if summary.total == 1 else "cases"
+    parts = [
+        f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {noun} measured"
+    ]
+    if leader := _leader(summary):
+        parts.append(leader)
+    # How many of the chosen loads met their SLO; a search ends at one that does.
+    loads = [row for row in summary.measured if serving.slo_met(row) is not None and not row.figure("capacity")]
+    met = sum(serving.slo_met(row) is True for row in loads)
+    if len(loads) == summary.total == 1:
+        parts.append(f"SLO {'met' if met else 'missed'}")
+    elif len(loads) > 1:
+        parts.append(f"{met} of {len(loads)} loads met their SLO")
+    counted = {
+        "with warnings": summary.with_warnings,
+        "did not succeed": summary.failed,
+        "not possible here": summary.impossible,
+        "not run": summary.not_run,
+    }
+    parts += [f"{len(cases)} {text}" for text, cases in counted.items() if cases]
+    return one_line("; ".join(parts) + ".")
+
+
+def _leader(summary: RunSummary) -> str:
+    if summary.is_micro and len(summary.groups) > 1:
+        # The highest rate of each category: what a machine can do, in one breath.
+        texts = [
+            f"{one_line(row.label)} {show_value(row.headline.value, row.headline.unit)}{_share(row)}"
+            for row in (highlight.row for highlight in summary.highlights[:HIGHLIGHTS])
+            if row.headline
+        ]
+        lead = "fastest: " if any(highlight.of > 1 for highlight in summary.highlights) else ""
+        return lead + ", ".join(texts) if texts else ""
+    # Several comparisons have several winners: the table and the cards name them.
+    compared = [group for group in summary.groups if len(group.rows) > 1]
+    if len(compared) != 1 and len(summary.groups) != 1:
+        return ""
+    group = compared[0] if compared else summary.groups[0]
+    figure = group.best.headline
+    if figure is None:
+        return ""
+    label = one_line(group.best.label)
+    if len(group.rows) == 1:
+        # Which percentile a latency is, its unit does not say.
+        name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
+        return f"{label}: {name}{show_figure(figure)}{_share(group.best)}"
+    if group.best.case.category == Category.SERVING:
+        _, names = told_apart([one_line(row.label) for row in group.rows])
+        return f"{superlative(group)}: {names[0]}, {show_figure(figure)}"
+    unit = group.metric.unit
+    if not unit.endswith("/s") or unit in SI_UNITS:
+        return f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"
+    name = f"{superlative(group)} {group.benchmark} in {unit}"
+    shown = f"{show_count(figure.value)} {half_width(figure.relative)}".rstrip()
+    return f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"
+
+
+def _share(row: CaseRow) -> str:
+    figure = row.figure("peak_share")
+    return f" ({share(figure.value / 100)} of peak)" if figure and math.isfinite(figure.value) else ""
 
 
 def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -> Iterator[Section]:
@@ -250,13 +335,6 @@ def _impossible(summary: RunSummary, medium: Medium) -> Iterator[Finding | Lines
     yield Lines(remedies, Tone.TODO, Medium.TERMINAL | Medium.HTML)
 
 
-def _origin(run: Run) -> str:
-    """Where a run is from, with its command."""
-    text = f"on {run.environment.host_name}, {when(run.started_at)}, Paceline {run.version}".replace("`", "'")
-    command = f": `{shlex.join(run.command).replace('`', chr(39))}`" if run.command else ""
-    return f"Run `{run.id}` {text}{command}"
-
-
 def detailed_rows(summary: RunSummary) -> tuple[CaseRow, ...]:
     """The cases that a page shows in full."""
     return summary.rows if len(summary.rows) <= ALL_IN_FULL else summary.notable(SOME_IN_FULL)
@@ -276,21 +354,6 @@ def _cases(summary: RunSummary, listed: int) -> Section:
     return Section("Each case in full", tuple(items), key="cases")
 
 
-def _about(run: Run) -> Iterator[Section]:
-    environment: Item = Lines(("No environment was recorded.",), Tone.NOTE)
-    if run.environment.is_known:
-        environment = Pairs(run.environment.model_dump(mode="json", exclude_none=True), is_blocks=True)
-    yield Section("Environment", (environment,), key="environment")
-    if run.command:
-        yield Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command")
-
-
-def _devices(summary: RunSummary) -> str:
-    # Where files lie is a fact of their own cases; a page is about what computes.
-    names = [row.record.subject.device for row in summary.rows if row.case.category != Category.STORAGE]
-    return ", ".join(dict.fromkeys(one_line(name) for name in names if name))
-
-
 def _cards(summary: RunSummary) -> Iterator[Card]:
     """The leader of each group; a run with one result shows that case's other figures instead."""
     results = [row for row in summary.measured if row.headline]
@@ -298,14 +361,15 @@ def _cards(summary: RunSummary) -> Iterator[Card]:
         row = results[0]
         figures = [figure for figure in row.figures if not figure.scope]
         if row.case.category == Category.SERVING:
-            figures = sorted(figures, key=lambda figure: (figure is not row.headline, _place(figure.name, _SERVED)))
+            order = {"latency_p99": 0, "latency_p50": 1, "goodput": 2, "throughput": 3}  # after the headline
+            figures.sort(key=lambda figure: (figure is not row.headline, order.get(figure.name, len(order))))
         yield from (_card(figure, humanize(figure.name), row) for figure in figures[:CARDS])
     elif summary.is_micro and len(summary.groups) > 1:
         for highlight in summary.highlights[:CARDS]:
-            row, share = highlight.row, highlight.row.figure("peak_share")
+            row, peak_share = highlight.row, highlight.row.figure("peak_share")
             what = f"fastest of {highlight.of}, {highlight.category}" if highlight.of > 1 else highlight.category
-            if share is not None:
-                what += f" · {show_value(share.value, share.unit)} of peak"
+            if peak_share is not None:
+                what += f" · {show_value(peak_share.value, peak_share.unit)} of peak"
             if row.headline is not None:
                 yield _card(row.headline, what, row)
     else:
@@ -317,10 +381,6 @@ def _cards(summary: RunSummary) -> Iterator[Card]:
                 best = f"{superlative(group)} of {count} {group.benchmark} cases"
                 card = _card(figure, humanize(figure.name) if count == 1 else best, group.best)
                 yield replace(card, label=labels[group.best.case.index])
-
-
-def _place(name: str, order: Sequence[str]) -> int:
-    return order.index(name) if name in order else len(order)
 
 
 def _card(figure: Figure, what: str, row: CaseRow) -> Card:

@@ -35,7 +35,7 @@ REPORT_SECTIONS: Kind[ReportSection] = Kind(
 
 @dataclass(frozen=True)
 class SectionAnswer:
-    """One answer with what stands behind it."""
+    """One answer with what it rests on."""
 
     sentence: str
     chart: Chart | None = None
@@ -44,38 +44,39 @@ class SectionAnswer:
     todo: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()  # a few words for each case, for a terminal
-    source: str = ""  # where its yardstick is from, with the warnings of that; every report tells it
+    source: str = ""  # where its yardstick is from, with the warnings of that; every report says it
 
     @property
     def items(self) -> list[Item]:
         """The same as items of a section: a terminal has the few words, files have the table."""
         source = (self.source,) if self.source else ()
         is_brief = not self.lines or len(self.todo) == 1
+        brief = self.lines[:ON_A_TERMINAL] if len(self.lines) > 1 else ()
+        if len(self.lines) > ON_A_TERMINAL:
+            brief = (*brief, f"and {len(self.lines) - ON_A_TERMINAL} more: see the HTML report")
+        items: list[Item] = [Lines((self.sentence,), Tone.LEAD)]
+        if self.chart:
+            items.append(self.chart)
+        if self.table:
+            is_folded = self.folded and self.chart is not None
+            title = self.table.title if is_folded else ""
+            items.append(replace(self.table, title=title, is_folded=is_folded, medium=Medium.FILES))
         return [
-            Lines((self.sentence,), Tone.LEAD),
-            *([self.chart] if self.chart else []),
-            *([self._shown_table(self.table)] if self.table else []),
-            Lines((*self._told, *source), Tone.DETAIL, Medium.TERMINAL),
+            *items,
+            Lines((*brief, *source), Tone.DETAIL, Medium.TERMINAL),
             Lines(self.todo, Tone.TODO, Medium.ALL if is_brief else Medium.FILES),
             Lines((*source, *self.notes), Tone.NOTE, Medium.FILES),
         ]
-
-    def _shown_table(self, table: Table) -> Table:
-        is_folded = self.folded and self.chart is not None
-        return replace(table, title=table.title if is_folded else "", is_folded=is_folded, medium=Medium.FILES)
-
-    @property
-    def _told(self) -> tuple[str, ...]:
-        if len(self.lines) < 2:
-            return ()
-        left = len(self.lines) - ON_A_TERMINAL
-        more = (f"and {left} more: see the HTML report",) if left > 0 else ()
-        return (*self.lines[:ON_A_TERMINAL], *more)
 
 
 def section_of(key: str, title: str, parts: Sequence[SectionAnswer]) -> Section | None:
     """All answers of one kind, if there are any."""
     return Section(title, tuple(item for part in parts for item in part.items), key=key) if parts else None
+
+
+def with_note(parts: Sequence[SectionAnswer], note: str) -> list[SectionAnswer]:
+    """The same parts with a note below the last of them."""
+    return [*parts[:-1], replace(parts[-1], notes=(*parts[-1].notes, note))]
 
 
 def report_sections(summary: RunSummary) -> list[Section]:

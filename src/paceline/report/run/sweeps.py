@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Figure, Sweep, SweepPoint
+from paceline.analysis.figures import Figure, Sweep
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
@@ -28,34 +28,30 @@ def sweep_tables(row: CaseRow) -> list[Table]:
 
 def all_tables(row: CaseRow) -> list[Table]:
     """Everything that was measured at points: of pairs, a matrix for each metric."""
-    return [
-        table
-        for sweep in row.sweeps
-        for table in (
-            [_matrix(sweep, metric) for metric in sweep.metrics]
-            if sweep.is_matrix
-            else [_list(sweep, leading_metric(row, sweep))]
-        )
-    ]
+    tables = []
+    for sweep in row.sweeps:
+        if sweep.is_matrix:
+            tables += [_matrix(sweep, metric) for metric in sweep.metrics]
+        else:
+            tables.append(_list(sweep, leading_metric(row, sweep)))
+    return tables
 
 
 def stage_table(rows: Sequence[CaseRow]) -> Table | None:
     """Where the time of a request went: a line for each served case."""
-    return _side_by_side("Where the time of a request goes, on average", rows, serving.stages, lambda _: True)
+    return _side_by_side("Where the time of a request goes, on average", rows, serving.stages)
 
 
 def cold_start_table(rows: Sequence[CaseRow]) -> Table | None:
     """How long each server took to start: a line for each served case."""
     most = max((len(serving.cold_start(row)) for row in rows), default=0)  # answers may not become steady in time
-    return _side_by_side("Cold start", rows, serving.cold_start, lambda parts: len(parts) == most)
+    return _side_by_side("Cold start", rows, serving.cold_start, most)
 
 
 def _side_by_side(
-    title: str,
-    rows: Sequence[CaseRow],
-    parts: Callable[[CaseRow], Mapping[str, Figure]],
-    is_whole: Callable[[Mapping[str, Figure]], bool],
+    title: str, rows: Sequence[CaseRow], parts: Callable[[CaseRow], Mapping[str, Figure]], whole_from: int = 0
 ) -> Table | None:
+    """A line for each case with its parts; their sum where it has at least `whole_from` of them."""
     served = [(row, figures) for row in rows if row.case.category == Category.SERVING and (figures := parts(row))]
     if not served:
         return None
@@ -66,7 +62,7 @@ def _side_by_side(
     for label, (_, figures) in zip(labels, served, strict=True):
         times = [show_value(figures[name].value, "s") if name in figures else "" for name in names]
         whole = sum(figure.value for figure in figures.values())
-        lines.append((label, *times, show_value(whole, "s") if is_whole(figures) else ""))
+        lines.append((label, *times, show_value(whole, "s") if len(figures) >= whole_from else ""))
     return Table.of_lines(headers, lines, 1, title)
 
 
@@ -101,23 +97,19 @@ def _list(sweep: Sweep, leading: Metric | None) -> Table:
 
 def _matrix(sweep: Sweep, metric: Metric) -> Table:
     sources = list(dict.fromkeys(point.at["from"] for point in sweep.points))
-    targets = sorted(dict.fromkeys(point.at["to"] for point in sweep.points), key=_place)
-    points = {(point.at["from"], point.at["to"]): point for point in sweep.points}
-    lines = tuple(
-        (one_line(f"from {source}"), *(_cell(points.get((source, target)), metric) for target in targets))
-        for source in sorted(sources, key=_place)
-    )
+    targets = sorted(dict.fromkeys(point.at["to"] for point in sweep.points), key=_sort_key)
+    figures = {(point.at["from"], point.at["to"]): point.figure(metric.name) for point in sweep.points}
+    lines = []
+    for source in sorted(sources, key=_sort_key):
+        row = [figures.get((source, target)) for target in targets]
+        texts = (show_value(figure.value, figure.unit) if figure else "" for figure in row)
+        lines.append((one_line(f"from {source}"), *texts))
     title = f"{heading(humanize(metric.name))} from one to another: {_count(sweep)}"
     headers = ("", *(one_line(f"to {target}") for target in targets))
     return Table.of_lines(headers, lines, 1, one_line(title))
 
 
-def _cell(point: SweepPoint | None, metric: Metric) -> str:
-    figure = point.figure(metric.name) if point else None
-    return show_value(figure.value, figure.unit) if figure else ""
-
-
-def _place(value: float | str) -> tuple[bool, float, str]:
+def _sort_key(value: float | str) -> tuple[bool, float, str]:
     """Numbers in their order, then names in theirs."""
     return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
 

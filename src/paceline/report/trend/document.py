@@ -1,42 +1,185 @@
-"""The history of a metric as a page for people, and as JSON and CSV for programs."""
+"""The history of a metric in words and as a page for people, and as JSON and CSV for programs."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeries
 from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
 from paceline.report.charts import ACCENT, INK, MUTED, Chart, Spec, framed, stacked
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.export.csv import harmless
-from paceline.report.numbers import axis_scale, half_width, show_value
+from paceline.report.export import csv
+from paceline.report.numbers import axis_scale, half_width, percent, share, show_at, show_value
 from paceline.report.text import heading, humanize, one_line, when
-from paceline.report.trend.words import (
-    BARS,
-    PLAIN_BARS,
-    about,
-    answer,
-    block_answer,
-    commit_of,
-    lines_of,
-    name_of,
-    noise_of,
-    short_change,
-    sparkline,
-    state_of,
-    title_of,
-    verdict_word,
-)
 
 WIDTH = 880
 WORSE, BETTER = "#b4451f", "#1d7a4a"  # the style sheet has both for a dark page
 MOST_TICKS = 7
 _COLOURS = {"regression": WORSE, "improvement": BETTER, "change": INK}
+DRAWN = 24  # series at most; more charts than that nobody looks at
+AROUND = 3  # runs on either side of a change that a page lists
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = "_.-'\""  # each higher on its line than the one before
+MOST_DIFFERENCES = 6
+COMMIT_LENGTH = 10
+_QUIET = 8.0  # deviations of the noise that a line of text spans at least
+_FROM_TIMES = 2.0  # factors from here on read better than percentages
+COLUMNS = (
+    "metric", "unit", "case", "key", "benchmark", "target", "at", "machine", "place", "run", "started_at", "value",
+    "low", "high", "confidence", "level", "segment", "change", "outlier", "commit", "dirty", "environment", "warnings",
+)  # fmt: skip
+
+
+def name_of(series: TrendSeries) -> str:
+    """The case, and the point of its sweep."""
+    return one_line(f"{series.label} at {show_at(series.at)}" if series.at else series.label)
+
+
+def answer(history: History) -> str:
+    """The sentence to read first."""
+    metric, count, worse = humanize(history.metric), len(history.series), history.worse
+    what = f"{count} series of {_title(history)}" if count > 1 else _title(history)
+    if worse:
+        most = max(worse, key=lambda series: abs(series.shifts[-1].change.difference))
+        first = most.shifts[-1].first
+        commit = f" (commit {commit_of(first)})" if first.commit else ""
+        detail = f"{name_of(most)}: {metric} {change_of(most.shifts[-1])} since run {first.run_id}{commit}."
+        if count == 1:
+            return detail
+        return f"{len(worse)} of {what} got worse{'; the most: ' if len(worse) > 1 else ': '}{detail}"
+    if not any(series.is_long_enough for series in history.series):
+        return f"Too few runs to detect a change of {metric}: {FEWEST} of the same case on the same machine are needed."
+    verdicts = [series.shifts[-1].verdict for series in history.series if series.shifts]
+    words = {"improvement": "improved", "change": "changed"}
+    parts = [f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts]
+    return f"Nothing got worse in {what}{': ' if parts else ''}{', '.join(parts)}."
+
+
+def block_answer(series: TrendSeries) -> str:
+    """One series in a sentence."""
+    since = f" since run {series.shifts[-1].first.run_id}" if series.shifts else ""
+    return f"{name_of(series)}: {state_of(series)}{since}"
+
+
+def state_of(series: TrendSeries) -> str:
+    """How it stands, in a word or two."""
+    if not series.is_long_enough:
+        return f"too few runs (of {FEWEST})"
+    if not series.shifts:
+        return "steady"
+    last = series.shifts[-1]
+    return f"{verdict_word(last)}, {short_change(last)}"
+
+
+def verdict_word(shift: Shift) -> str:
+    """Worse, better, or merely different."""
+    return {"regression": "worse", "improvement": "better", "change": "changed"}[shift.verdict]
+
+
+def change_of(shift: Shift) -> str:
+    """The change with its interval: `4.9 % higher (4.8 % to 5.1 %)`."""
+    rising = shift.change.difference > 0
+    way = "higher" if rising else "lower"
+    if shift.factor is None or shift.interval is None:
+        return f"{way} by {abs(shift.change.difference):.3g}"
+    ends = (shift.interval.low, shift.interval.high)
+    if shift.factor >= _FROM_TIMES:
+        return f"{shift.factor:.3g} times as high ({ends[0]:.3g} to {ends[1]:.3g})"
+    low, high = sorted(end - 1.0 if rising else 1.0 - end for end in ends)
+    return f"{percent(abs(shift.factor - 1))} {way} ({percent(low)} to {percent(high)})"
+
+
+def short_change(shift: Shift) -> str:
+    """The change alone: `+4.9 %`."""
+    sign = "+" if shift.change.difference > 0 else "-"
+    if shift.factor is None:
+        return f"{sign}{abs(shift.change.difference):.3g}"
+    return f"x {shift.factor:.3g}" if shift.factor >= _FROM_TIMES else f"{sign}{percent(abs(shift.factor - 1))}"
+
+
+def run_of(point: TrendPoint) -> str:
+    """A run with its time and commit, as people find it again."""
+    commit = f", commit {commit_of(point)}" if point.commit else ""
+    return f"run {point.run_id} ({when(point.started_at)}{commit})"
+
+
+def commit_of(point: TrendPoint) -> str:
+    """The beginning of its commit; a plus says that files differed from it."""
+    return point.commit[:COMMIT_LENGTH] + ("+" if point.dirty else "") if point.commit else ""
+
+
+def about(series: TrendSeries) -> str:
+    """What a series is: its machine, its runs, its noise."""
+    first, last = series.points[0], series.points[-1]
+    parts = [
+        series.machine,
+        f"{len(series.points)} runs from {when(first.started_at)[:10]} to {when(last.started_at)[:10]}",
+        f"{series.metric.better.value} is better" if series.metric.better is not Better.NEITHER else "",
+        f"noise of one run ± {noise_of(series)}" if series.noise else "",
+    ]
+    return one_line(" · ".join(part for part in parts if part))
+
+
+def noise_of(series: TrendSeries) -> str:
+    """The deviation of the noise from run to run."""
+    if not series.noise:
+        return ""
+    return share(series.noise) if is_ratio(series) else show_value(series.noise, series.metric.unit)
+
+
+def is_ratio(series: TrendSeries) -> bool:
+    """Whether its noise is a part of the value, and its changes are factors."""
+    return all(point.value > 0 for point in series.points)
+
+
+def _change_section(series: TrendSeries, shift: Shift) -> Section:
+    """One change: what it is, how large, where it is, how sure that is, and what else changed there."""
+    points, unit, change = series.points, series.metric.unit, shift.change
+    before, after = series.levels[change.at - 1], series.levels[change.until]
+    kind = f"drift over {change.until - change.at + 1} runs" if change.kind == "drift" else "step"
+    size = f"{change_of(shift)}, from {show_value(before, unit)} to {show_value(after, unit)}"
+    lines = [f"It began with {run_of(shift.first)}, after {run_of(shift.last_before)}"]
+    if change.kind == "drift":
+        lines.append(f"Arrived with {run_of(points[change.until])}")
+    elif change.earliest != change.latest:
+        first, last = points[change.earliest].run_id, points[change.latest].run_id
+        lines.append(f"It may also have begun with any run from {first} to {last} (95 % confidence)")
+    differences = []
+    for part in shift.changed:
+        limit = COMMIT_LENGTH if part.name == "commit" else None
+        differences.append(f"{part.name} {part.before[:limit] or 'none'} -> {part.after[:limit] or 'none'}")
+    if differences:
+        more = f", and {len(differences) - MOST_DIFFERENCES} more" if len(differences) > MOST_DIFFERENCES else ""
+        lines.append(one_line(f"Changed there: {', '.join(differences[:MOST_DIFFERENCES])}{more}"))
+    else:
+        lines.append("Changed there: nothing that is recorded; neither commit nor software nor hardware")
+    if shift.first.warnings:
+        warnings = ", ".join(shift.first.warnings)
+        lines.append(f"Its first run came with warnings ({warnings}): repeat it on a quiet machine before you act")
+    return Section(f"{shift.verdict.capitalize()}, {kind}: {size}", (Lines(tuple(lines)),))
+
+
+def sparkline(series: TrendSeries, bars: str = BARS, width: int = 24) -> str:
+    """The series as a line of characters, each higher than the other; of long series the median of each stretch.
+
+    Noise alone does not fill the height of the line, so that a step looks like one.
+    """
+    values = np.array([point.value for point in series.points])
+    noise = series.noise * (abs(series.value) if is_ratio(series) else 1.0)
+    inner = values[~np.array(series.outliers)]  # one outlier would flatten everything else
+    low, high = float(inner.min()), float(inner.max())
+    if values.size > width:
+        values = np.array([np.median(part) for part in np.array_split(values, width)])
+    span = max(high - low, _QUIET * noise)
+    if span == 0.0:
+        return bars[len(bars) // 2] * values.size
+    heights = (np.clip((values - (low + high) / 2.0) / span, -0.5, 0.5) + 0.5) * (len(bars) - 1)
+    return "".join(bars[round(float(height))] for height in heights)
 
 
 def chart_of(series: TrendSeries) -> Chart:
@@ -196,20 +339,10 @@ def _changes(marks: Sequence[Spec], x: Spec, y: Spec) -> list[Spec]:
     return layers
 
 
-DRAWN = 24  # series at most; more charts than that nobody looks at
-AROUND = 3  # runs on either side of a change that a page lists
-COLUMNS = (
-    "metric", "unit", "case", "key", "benchmark", "target", "at", "machine", "place", "run", "started_at", "value",
-    "low", "high", "confidence", "level", "segment", "change", "outlier", "commit", "dirty", "environment", "warnings",
-)  # fmt: skip
-
-
 def text_document(history: History, *, ascii_only: bool = False) -> Document:
     """For a terminal: the table of all series with a line of text for each, then what changed."""
     bars = PLAIN_BARS if ascii_only else BARS
-    changed = [series for series in history.series if series.shifts]
-    blocks = [_all_series(history, bars)]
-    blocks += [Block(block_answer(series), about(series), tuple(_what_changed(series))) for series in changed]
+    blocks = [_all_series(history, bars), *(_series_block(series) for series in history.series if series.shifts)]
     return Document(title=_title(history), blocks=(*blocks, _basis(history)), answer=answer(history))
 
 
@@ -217,17 +350,17 @@ def document(history: History) -> Document:
     """For a browser: the sentence, the charts of what changed, the table, the charts of what did not, the warning."""
     changed = [series for series in history.series if series.shifts][:DRAWN]
     steady = [series for series in history.series if not series.shifts][: DRAWN - len(changed)]
-    blocks = [
-        Block(
-            block_answer(series),
-            about(series),
-            (Section(items=(chart_of(series),)), *_what_changed(series), _runs_around(series)),
-        )
-        for series in changed
-    ]
+    blocks = [_series_block(series, chart_of(series), _runs_around(series)) for series in changed]
     blocks.append(_all_series(history, ""))
-    blocks += [Block(block_answer(series), about(series), (Section(items=(chart_of(series),)),)) for series in steady]
+    blocks += [_series_block(series, chart_of(series)) for series in steady]
     return Document(title=_title(history), blocks=(*blocks, _basis(history)), answer=answer(history))
+
+
+def _series_block(series: TrendSeries, chart: Chart | None = None, *last: Section) -> Block:
+    """One series: its chart, its changes with the latest first, and what comes last."""
+    changes = [_change_section(series, shift) for shift in reversed(series.shifts)]
+    charts = [Section(items=(chart,))] if chart else []
+    return Block(block_answer(series), about(series), (*charts, *changes, *last))
 
 
 def picture(history: History) -> Chart:
@@ -238,32 +371,28 @@ def picture(history: History) -> Chart:
 
 def to_json(history: History) -> str:
     """Everything, for programs."""
-    made = {
+    document = {
         "metric": history.metric,
         "runs": history.runs,
         "seen_once": history.seen_once,
         "worse": len(history.worse),
         "series": [_series(series) for series in history.series],
     }
-    return json.dumps(made, indent=2, default=str) + "\n"
+    return json.dumps(document, indent=2, default=str) + "\n"
 
 
 def to_csv(history: History) -> str:
     """One row for each run of each series."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for series in history.series:
-        begun = {shift.change.at: shift for shift in series.shifts}
+        verdicts = {shift.change.at: shift.verdict for shift in series.shifts}
         segment = 0
-        for place, point in enumerate(series.points):
-            segment += place in begun
-            change = begun[place].verdict if place in begun else ""
-            row = _about_series(series) | _point(series, place, point) | {"segment": segment, "change": change}
-            row |= {"place": place + 1, "warnings": ";".join(point.warnings)}
-            row["at"] = ";".join(f"{key}={value}" for key, value in series.at.items())
-            writer.writerow({key: harmless(row.get(key, "")) for key in COLUMNS})
-    return file.getvalue()
+        for index, point in enumerate(series.points):
+            segment += index in verdicts
+            row = _about_series(series) | _point(series, index, point) | {"at": csv.joined(series.at)}
+            row |= {"place": index + 1, "segment": segment, "change": verdicts.get(index, "")}
+            rows.append(row | {"warnings": ";".join(point.warnings)})
+    return csv.csv_text(COLUMNS, rows)
 
 
 def _title(history: History) -> str:
@@ -273,39 +402,23 @@ def _title(history: History) -> str:
 def _all_series(history: History, bars: str) -> Block:
     """A table for each machine; `bars` are the signs of a line of text, if there is to be one."""
     several = len(history.machines) > 1
-    tables = [
-        Section(
-            title=one_line(machine) if several else "",
-            items=(Table(_columns([series for series in history.series if series.machine == machine], bars)),),
-        )
-        for machine in history.machines
-    ]
-    count = len(history.series)
-    told = f"{count} series" if count > 1 else "One series"
-    apart = "Each machine has series of its own: values of different ones are no history"
-    return Block(
-        f"{told} of {humanize(history.metric)}", apart if several else one_line(history.machines[0]), tuple(tables)
-    )
-
-
-def _columns(series: Sequence[TrendSeries], bars: str) -> tuple[Column, ...]:
-    columns = [
-        Column.of("Case", tuple(name_of(one) for one in series), numeric=False),
-        Column.of("Runs", tuple(str(len(one.points)) for one in series)),
-        Column.of("Noise", tuple(noise_of(one) for one in series), widest=True),
-        Column.of("Now", tuple(show_value(one.value, one.metric.unit) for one in series), leads=True),
-        Column.of("State", tuple(state_of(one) for one in series), numeric=False),
-    ]
-    if bars:
-        columns.insert(2, Column.of("Oldest to newest", tuple(sparkline(one, bars) for one in series), numeric=False))
-    return tuple(columns)
-
-
-def _what_changed(series: TrendSeries) -> list[Section]:
-    """The changes, the latest first."""
-    return [
-        Section(title_of(series, shift), (Lines(tuple(lines_of(series, shift))),)) for shift in reversed(series.shifts)
-    ]
+    tables = []
+    for machine in history.machines:
+        rows = [series for series in history.series if series.machine == machine]
+        columns = [
+            Column.of("Case", [name_of(row) for row in rows], numeric=False),
+            Column.of("Runs", [str(len(row.points)) for row in rows]),
+            Column.of("Noise", [noise_of(row) for row in rows], widest=True),
+            Column.of("Now", [show_value(row.value, row.metric.unit) for row in rows], leads=True),
+            Column.of("State", [state_of(row) for row in rows], numeric=False),
+        ]
+        if bars:
+            columns.insert(2, Column.of("Oldest to newest", [sparkline(row, bars) for row in rows], numeric=False))
+        tables.append(Section(title=one_line(machine) if several else "", items=(Table(tuple(columns)),)))
+    count = f"{len(history.series)} series" if len(history.series) > 1 else "One series"
+    apart = "Each machine has series of its own: values of different ones are not a history"
+    about_machines = apart if several else one_line(history.machines[0])
+    return Block(f"{count} of {humanize(history.metric)}", about_machines, tuple(tables))
 
 
 def _runs_around(series: TrendSeries) -> Section:
@@ -318,7 +431,13 @@ def _runs_around(series: TrendSeries) -> Section:
         Column.of("Run", tuple(point.run_id for point in points), numeric=False),
         Column.of("Started", tuple(when(point.started_at) for point in points), numeric=False),
         Column.of("Value", tuple(show_value(point.value, unit) for point in points), leads=True),
-        Column.of("±", tuple(_relative(point) for point in points)),
+        Column.of(
+            "±",
+            [
+                half_width(point.interval.relative(point.value) if point.interval else None).removeprefix("± ")
+                for point in points
+            ],
+        ),
         Column.of("Level", tuple(show_value(series.levels[place], unit) for place in places)),
         Column.of("Commit", tuple(commit_of(point) for point in points), numeric=False),
         Column.of("Environment", tuple(point.fingerprint for point in points), numeric=False),
@@ -329,17 +448,13 @@ def _runs_around(series: TrendSeries) -> Section:
     )
 
 
-def _relative(point: TrendPoint) -> str:
-    return half_width(point.interval.relative(point.value)).removeprefix("± ") if point.interval else ""
-
-
 def _basis(history: History) -> Block:
     """How far to trust it, and what it rests on."""
     warnings = []
     short = [series for series in history.series if not series.is_long_enough]
     if short:
         warnings.append(
-            f"{len(short)} of {len(history.series)} series have fewer than {FEWEST} runs: no change is told"
+            f"{len(short)} of {len(history.series)} series have fewer than {FEWEST} runs: no change is reported"
         )
     if history.seen_once:
         warnings.append(f"{history.seen_once} measured by one run only on their machine are left out")
@@ -360,8 +475,8 @@ def _basis(history: History) -> Block:
         "fewer than 5 % of series show one by chance. Correlated noise in fewer than 40 runs shows more."
     )
     kinds = {point.fingerprint for series in history.series for point in series.points}
-    told = f"{len(kinds)} different environments" if len(kinds) > 1 else "one environment"
-    rests_on = (rests, f"Hardware, software and variables: {told}; factors with 95 % confidence")
+    environments = f"{len(kinds)} different environments" if len(kinds) > 1 else "one environment"
+    rests_on = (rests, f"Hardware, software and variables: {environments}; factors with 95 % confidence")
     return Block(
         "How far to trust it",
         f"{history.runs} runs",
@@ -373,8 +488,10 @@ def _basis(history: History) -> Block:
 
 
 def _series(series: TrendSeries) -> dict[str, Any]:
-    about_it = _about_series(series) | {"at": series.at, "parameters": series.case.parameters}
-    return about_it | {
+    return {
+        **_about_series(series),
+        "at": series.at,
+        "parameters": series.case.parameters,
         "better": series.metric.better.value,
         "ranks": series.case.ranks,
         "noise": series.noise,
@@ -383,8 +500,8 @@ def _series(series: TrendSeries) -> dict[str, Any]:
         "is_worse": series.is_worse,
         "changes": [_shift(series, shift) for shift in series.shifts],
         "points": [
-            _point(series, place, point) | {"warnings": list(point.warnings), "repetitions": point.repetitions}
-            for place, point in enumerate(series.points)
+            _point(series, index, point) | {"warnings": list(point.warnings), "repetitions": point.repetitions}
+            for index, point in enumerate(series.points)
         ],
     }
 
@@ -401,17 +518,14 @@ def _about_series(series: TrendSeries) -> dict[str, Any]:
     }
 
 
-def _point(series: TrendSeries, place: int, point: TrendPoint) -> dict[str, Any]:
-    interval = point.interval
+def _point(series: TrendSeries, index: int, point: TrendPoint) -> dict[str, Any]:
     return {
         "run": point.run_id,
         "started_at": point.started_at.isoformat(),
         "value": point.value,
-        "low": interval.low if interval else None,
-        "high": interval.high if interval else None,
-        "confidence": interval.confidence if interval else None,
-        "level": series.levels[place],
-        "outlier": series.outliers[place],
+        **csv.interval_columns(point.interval),
+        "level": series.levels[index],
+        "outlier": series.outliers[index],
         "commit": point.commit,
         "dirty": point.dirty,
         "environment": point.fingerprint,
@@ -420,13 +534,11 @@ def _point(series: TrendSeries, place: int, point: TrendPoint) -> dict[str, Any]
 
 def _shift(series: TrendSeries, shift: Shift) -> dict[str, Any]:
     points, change = series.points, shift.change
-    interval = shift.interval
     return {
         "kind": change.kind,
         "verdict": shift.verdict,
         "factor": shift.factor,
-        "low": interval.low if interval else None,
-        "high": interval.high if interval else None,
+        **csv.interval_columns(shift.interval),
         "confidence": change.interval.confidence,
         "from": series.levels[change.at - 1],
         "to": series.levels[change.until],
@@ -435,7 +547,7 @@ def _shift(series: TrendSeries, shift: Shift) -> dict[str, Any]:
         "arrived": _run(points[change.until]),
         "earliest_run": points[change.earliest].run_id,
         "latest_run": points[change.latest].run_id,
-        "changed": [{"name": part.name, "before": part.before, "after": part.after} for part in shift.changed],
+        "changed": [vars(part) for part in shift.changed],
     }
 
 

@@ -70,7 +70,7 @@ def test_a_load_without_a_promise_says_so() -> None:
     assert record.load is not None
     record.load = record.load.model_copy(update={"slo": {}, "slo_met": None})
     text = mlperf.render(run)
-    assert "No latency was promised" in text
+    assert "The load has no SLO" in text
     assert summaries(text)[0]["Result is"] == "INVALID"
 
 

@@ -46,7 +46,7 @@ def shown(page: Document, width: int = 100) -> str:
 def test_the_answer_names_the_choice_its_figures_and_the_promise() -> None:
     told = headline(found(rates_run(), "p99=50ms"))
     assert told.startswith("Take onnxruntime: 29")
-    assert "requests/s" in told and "surely keeps p99 ≤ 50 ms" in told
+    assert "requests/s" in told and "surely meets p99 ≤ 50 ms" in told
 
 
 def test_the_reasons_are_figures() -> None:
@@ -64,7 +64,7 @@ def test_it_says_what_would_change_the_choice() -> None:
 def test_where_nothing_qualifies_it_says_so_and_names_the_nearest() -> None:
     one = found(rates_run(), "p99=1ms")
     told = headline(one)
-    assert told.startswith("No configuration keeps p99 ≤ 1 ms; the nearest is onnxruntime at 50/s: p99 is")
+    assert told.startswith("No configuration meets p99 ≤ 1 ms; the nearest is onnxruntime at 50/s: p99 is")
     assert "% above 1 ms" in told
     assert why(one) == []
     assert any(line.startswith("With p99 ≤") for line in what_if(one))
@@ -80,7 +80,7 @@ def test_a_fleet_is_counted_and_paid_for() -> None:
 
 def test_a_searched_rate_says_that_it_was_searched() -> None:
     one = found(capacity_run())
-    assert any("a search found the largest rate that keeps p99 ≤ 50 ms" in line for line in why(one))
+    assert any("a search found the largest rate that meets p99 ≤ 50 ms" in line for line in why(one))
     assert "as in the run's own SLO" in shown(report.document([one], 5))
 
 

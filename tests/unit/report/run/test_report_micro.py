@@ -17,9 +17,8 @@ from paceline.report.export import csv
 from paceline.report.numbers import show_at
 from paceline.report.run import sweep_charts
 from paceline.report.run.columns import case_tables
-from paceline.report.run.document import show, to_html, to_markdown
+from paceline.report.run.document import answer, show, to_html, to_markdown
 from paceline.report.run.sweeps import all_tables, sweep_tables
-from paceline.report.run.words import answer
 from support.micro_records import SIZES, cannot, collective, copy, gemm, memory_latency, micro, micro_run, pairs, times
 from support.records import literal_run, record, run_of, sample_run
 

@@ -15,9 +15,8 @@ from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.run import serving_charts, sweep_charts
 from paceline.report.run.columns import CaseTable, case_tables
-from paceline.report.run.document import show, to_html, to_markdown
+from paceline.report.run.document import answer, show, to_html, to_markdown
 from paceline.report.run.sweeps import all_tables, cold_start_table, stage_table, sweep_tables
-from paceline.report.run.words import answer
 from paceline.report.text import told_apart
 from support.micro_records import gemm
 from support.records import STEP_TIME, run_of
@@ -96,7 +95,7 @@ def test_the_answer_names_the_capacity_and_counts_kept_promises() -> None:
     assert answer(summarize_run(both)) == (
         "All 2 cases measured; highest capacity: onnxruntime, 269 requests/s ± 3.0 %."
     )
-    assert answer(summarize_run(rates_run())) == "All 6 cases measured; 5 of 6 loads kept their SLO."
+    assert answer(summarize_run(rates_run())) == "All 6 cases measured; 5 of 6 loads met their SLO."
     one = answer(summarize_run(run_of([served(0, "torch", 300.0, **ENGINES["torch"])])))
     assert re.search(r"p99≤50ms: latency p99 [\d.]+ ms ± \d+ %; SLO missed\.", one)
 

@@ -16,8 +16,7 @@ from paceline.report.document import Document
 from paceline.report.render import html as render_html
 from paceline.report.render import terminal
 from paceline.report.trend import document as trend
-from paceline.report.trend.document import chart_of
-from paceline.report.trend.words import PLAIN_BARS, answer, sparkline
+from paceline.report.trend.document import PLAIN_BARS, answer, chart_of, sparkline
 from support.records import HOSTILE
 from support.trend_records import four_series, levels, runs_of
 
@@ -49,7 +48,7 @@ def test_the_sentence_of_one_series_and_of_none_that_got_worse() -> None:
     better = history(runs_of({"a": levels(30, (20, 0.9)), "b": levels(30, seed=3)}), "step_time")
     assert answer(better) == "Nothing got worse in 2 series of step time over 30 runs: 1 improved."
     few = history(runs_of({"resnet50": levels(3)}), "step_time")
-    assert answer(few).startswith("Too few runs to tell a change of step time")
+    assert answer(few).startswith("Too few runs to detect a change of step time")
 
 
 def test_the_terminal_has_a_line_of_text_for_each_series_and_fits_100_columns(told: History) -> None:

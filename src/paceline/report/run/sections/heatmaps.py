@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Coordinate, HeatMap, HeatmapCell, heat_maps
 from paceline.analysis.summary import RunSummary
@@ -14,7 +13,7 @@ from paceline.core.record import Outcome
 from paceline.report.charts import ACCENT, GRID, INK, MUTED, Chart, Spec, framed
 from paceline.report.document import Section, Table
 from paceline.report.numbers import axis_scale, show_coordinate, show_value
-from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of
+from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 MOST_MAPS = 6
@@ -34,22 +33,18 @@ _SHORT = {
 
 def heat_map_parts(maps: Sequence[HeatMap]) -> list[SectionAnswer]:
     """A part for each map, the first few of them."""
-    parts = [_part(one) for one in maps[:MOST_MAPS]]
-    if len(maps) > MOST_MAPS:
-        note = f"{len(maps) - MOST_MAPS} more maps of this kind are left out."
-        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
-    return parts
-
-
-def _part(one: HeatMap) -> SectionAnswer:
-    more = [f"The first {MOST_LINES} of {len(one.ys):,} rows are listed."] if len(one.ys) > MOST_LINES else []
-    return SectionAnswer(
-        sentence=_sentence(one),
-        chart=_chart(one) if len(one.cells) <= MOST_CELLS else None,
-        table=_table(one),
-        folded=True,
-        notes=(*more, *_causes(one), *_warnings(one)),
-    )
+    parts = [
+        SectionAnswer(
+            sentence=_sentence(one),
+            chart=_chart(one) if len(one.cells) <= MOST_CELLS else None,
+            table=_table(one),
+            folded=True,
+            notes=tuple(_notes(one)),
+        )
+        for one in maps[:MOST_MAPS]
+    ]
+    more = len(maps) - MOST_MAPS
+    return with_note(parts, f"{more} more maps of this kind are left out.") if more > 0 else parts
 
 
 def _sentence(one: HeatMap) -> str:
@@ -59,11 +54,9 @@ def _sentence(one: HeatMap) -> str:
     factor = f", {values[1] / values[0]:.3g} times as good as at {_place(one, worst)}" if values[0] > 0 else ""
     missing = [cell for cell in one.missing if cell.missing != NO_CASE]
     lost = f"; {len(missing)} of {len(one.cells)} places did not succeed" if missing else ""
-    what = f"{_work(one)}{_same(one)}"
+    what = f"{heading(humanize(one.metric.name))} of {_work(one)}{_same(one)}"
     figure = show_value(best.figure.value, one.metric.unit)
-    return one_line(
-        f"{heading(humanize(one.metric.name))} of {what} is best at {_place(one, best)}: {figure}{factor}{lost}."
-    )
+    return one_line(f"{what} is best at {_place(one, best)}: {figure}{factor}{lost}.")
 
 
 def _work(one: HeatMap) -> str:
@@ -74,8 +67,8 @@ def _work(one: HeatMap) -> str:
 
 
 def _same(one: HeatMap) -> str:
-    told = ", ".join(f"{_axis(name)} {value}" for name, value in one.same)
-    return f" ({one_line(told)})" if told else ""
+    settings = ", ".join(f"{_axis(name)} {value}" for name, value in one.same)
+    return f" ({one_line(settings)})" if settings else ""
 
 
 def _place(one: HeatMap, cell: HeatmapCell) -> str:
@@ -91,36 +84,33 @@ def _shown(axis: str, value: Coordinate) -> str:
     return show_coordinate(axis, value) if is_size or isinstance(value, str) else f"{value:g}"
 
 
-def _causes(one: HeatMap) -> list[str]:
-    """Why cells are empty, each cause once with its places."""
-    found: dict[str, list[str]] = {}
+def _notes(one: HeatMap) -> Iterator[str]:
+    """What is not listed, why cells are empty (each cause once with its places), and the warnings."""
+    if len(one.ys) > MOST_LINES:
+        yield f"The first {MOST_LINES} of {len(one.ys):,} rows are listed."
+    causes: dict[str, list[str]] = {}
     for cell in one.missing:
         if cell.missing != NO_CASE:
             cause = f"{cell.missing}: {cell.cause}" if cell.cause else cell.missing
-            found.setdefault(one_line(cause), []).append(_place(one, cell))
-    notes = []
-    for cause, places in list(found.items())[:MOST_CAUSES]:
+            causes.setdefault(one_line(cause), []).append(_place(one, cell))
+    for cause, places in list(causes.items())[:MOST_CAUSES]:
         more = f" and {len(places) - MOST_CAUSES} more" if len(places) > MOST_CAUSES else ""
-        notes.append(f"{heading('; '.join(places[:MOST_CAUSES]))}{more}: {cause}.")
+        yield f"{heading('; '.join(places[:MOST_CAUSES]))}{more}: {cause}."
     if any(cell.missing == NO_CASE for cell in one.missing):
-        notes.append("A dash marks a place that no case of the run has.")
-    return notes
-
-
-def _warnings(one: HeatMap) -> list[str]:
-    rows = [cell.row for cell in one.measured if cell.row and cell.row.warnings]
-    kinds = dict.fromkeys(one_line(warning.kind) for row in rows for warning in row.warnings)
-    return [f"{len(rows)} of {len(one.measured)} figures have warnings: {', '.join(kinds)}."] if rows else []
+        yield "A dash marks a place that no case of the run has."
+    if rows := [cell.row for cell in one.measured if cell.row and cell.row.warnings]:
+        kinds = dict.fromkeys(one_line(warning.kind) for row in rows for warning in row.warnings)
+        yield f"{len(rows)} of {len(one.measured)} figures have warnings: {', '.join(kinds)}."
 
 
 def _table(one: HeatMap) -> Table:
     headers = (f"{_axis(one.y)} \\ {_axis(one.x)}", *(_shown(one.x, value) for value in one.xs))
     width = len(one.xs)
     lines = []
-    for place, y in enumerate(one.ys[:MOST_LINES]):
-        cells = one.cells[place * width : (place + 1) * width]
-        told = (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing for cell in cells)
-        lines.append((_shown(one.y, y), *told))
+    for index, y in enumerate(one.ys[:MOST_LINES]):
+        cells = one.cells[index * width : (index + 1) * width]
+        texts = (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing for cell in cells)
+        lines.append((_shown(one.y, y), *texts))
     return Table.of_lines(headers, lines, 1, f"{heading(humanize(one.metric.name))}, every place")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from paceline.analysis.roofline import (
     MEASURE,
@@ -23,7 +21,7 @@ from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, WIDTH, Chart, Spec, coloured, framed
 from paceline.report.document import Section, Table
 from paceline.report.numbers import share, show_value
-from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of
+from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.text import one_line, told_apart
 
 HEIGHT = 330
@@ -103,7 +101,7 @@ class Plane:
 
 
 def named_roof(roof: Roof) -> str:
-    """A ceiling with its height, and whether that is only promised."""
+    """A ceiling with its height, and whether that is only the datasheet's."""
     return f"{roof.name} {show_value(roof.value, roof.unit)}" + (" (datasheet)" if roof.source == "datasheet" else "")
 
 
@@ -129,8 +127,8 @@ def roofline_parts(found: Rooflines) -> list[SectionAnswer]:
     if parts and found.uncounted:
         count = len(found.uncounted)
         what = "1 case is" if count == 1 else f"{count} cases are"
-        note = f"{what} left out, as the record does not tell how much it moves: {_names(found.uncounted)}."
-        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
+        note = f"{what} left out, as the record does not say how much it moves: {_names(found.uncounted)}."
+        parts = with_note(parts, note)
     return parts
 
 
@@ -139,10 +137,8 @@ def verdict(placed: Placed) -> str:
     part = f"{share(placed.share)} of {_ceiling(placed.nearest)}"
     if placed.is_beyond:
         return f"beyond its ceiling: {part}"
-    if placed.bound is Bound.HOST:
-        return f"bound by the host, at {part}"
-    if placed.bound is Bound.NEITHER:
-        return f"bound by neither, at {part}"
+    if placed.bound in (Bound.HOST, Bound.NEITHER):
+        return f"bound by {_KINDS[placed.bound][0]}, at {part}"
     if placed.share >= NEAR:
         return f"bound by {placed.bound.value} at {part}"
     return f"nearest to {placed.bound.value}, at {part}"
@@ -152,7 +148,16 @@ def _part(roofline: Roofline) -> SectionAnswer:
     placed = roofline.placed
     shown = placed[:MOST_LINES]
     more = [f"The first {MOST_LINES} of {len(placed):,} cases are listed."] if len(shown) < len(placed) else []
-    todo = [_advice(text, cases, len(placed)) for text, cases in group_by_advice(placed).items()]
+    todo = [
+        text if len(cases) == len(placed) else f"{_names([one.row for one in cases])}: {text}"
+        for text, cases in group_by_advice(placed).items()
+    ]
+    # Where the ceilings are from, with their warnings.
+    sources: dict[str, list[str]] = {}
+    for roof in (roofline.memory, *roofline.compute):
+        warnings = f" (warnings: {', '.join(roof.warnings)})" if roof.warnings else ""
+        sources.setdefault(roof.source, []).append(f"{roof.name} {show_value(roof.value, roof.unit)}{warnings}")
+    ceilings = "; ".join(f"{', '.join(names)}: {source}" for source, names in sources.items())
     return SectionAnswer(
         sentence=_sentence(roofline),
         chart=_chart(roofline),
@@ -160,7 +165,7 @@ def _part(roofline: Roofline) -> SectionAnswer:
         todo=tuple(todo),
         notes=(*more, *_notes(roofline)),
         lines=tuple(f"{name}: {verdict(one)}" for name, one in zip(_told_apart(shown)[1], shown, strict=True)),
-        source=_source(roofline),
+        source=f"Ceilings: {ceilings}.",
     )
 
 
@@ -168,10 +173,22 @@ def _sentence(roofline: Roofline) -> str:
     placed = roofline.placed
     if len(placed) == 1:
         (one,) = placed
-        return f"{one_line(one.row.label)} is {verdict(one)}{_with_warnings(one)}."
-    counts = Counter(one.bound for one in placed)
-    told = [_counted(bound, counts[bound]) for bound in _KINDS if counts[bound]]
-    listed = told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+        most, doubt = one.work.most_traffic, ""
+        if one.is_open and most is None:
+            doubt = "; its activations are not counted, so that memory may bound it as well"
+        elif one.is_open and most is not None:
+            at_most = f"{show_value(most, 'B/s')}, {share(most / one.memory.value)} of what memory carries"
+            doubt = (
+                f"; with activations that no cache holds it would move {at_most}, so that memory may bound it as well"
+            )
+        return f"{one_line(one.row.label)} is {verdict(one)}{doubt}."
+    words = {Bound.HOST: "held up by the host", Bound.NEITHER: "far below both ceilings"}
+    parts = []
+    for bound in _KINDS:
+        if count := sum(one.bound is bound for one in placed):
+            word = words.get(bound, f"nearest to the {bound.value} ceiling")
+            parts.append(f"{count} {'is' if count == 1 else 'are'} {word}")
+    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
     last = min(placed, key=lambda one: one.share)
     shared, names = _told_apart(placed)
     where = f"{f' of {shared}' if shared else ''} on {_device(roofline.device)}"
@@ -186,27 +203,6 @@ def _told_apart(placed: Sequence[Placed]) -> tuple[str, list[str]]:
     return told_apart(labels) if alike else ("", labels)
 
 
-def _counted(bound: Bound, count: int) -> str:
-    words = {Bound.HOST: "held up by the host", Bound.NEITHER: "far below both ceilings"}
-    return f"{count} {'is' if count == 1 else 'are'} {words.get(bound, f'nearest to the {bound.value} ceiling')}"
-
-
-def _with_warnings(one: Placed) -> str:
-    if not one.is_open:
-        return ""
-    most = one.work.most_traffic
-    if most is None:
-        return "; its activations are not counted, so that memory may bound it as well"
-    at_most = f"{show_value(most, 'B/s')}, {share(most / one.memory.value)} of what memory carries"
-    return f"; with activations that no cache holds it would move {at_most}, so that memory may bound it as well"
-
-
-def _advice(text: str, cases: Sequence[Placed], of: int) -> str:
-    if len(cases) == of:
-        return text
-    return f"{_names([one.row for one in cases])}: {text}"
-
-
 def _names(rows: Sequence[object]) -> str:
     labels = [one_line(row.label) for row in rows[:MOST_NAMED]]  # type: ignore[attr-defined]
     return ", ".join(labels) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
@@ -214,70 +210,41 @@ def _names(rows: Sequence[object]) -> str:
 
 def _table(placed: Sequence[Placed]) -> Table:
     headers = ("", "Case", "Bound by", "FLOP/byte", "Reached", "Ceiling", "Of it", "Traffic")
-    lines = tuple(
-        (
-            str(number),
-            one_line(one.row.label),
-            _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else ""),
-            _intensity(one),
-            show_value(one.work.rate, one.work.unit),
-            _ceiling(one.nearest),
-            share(one.share),
-            _traffic(one),
-        )
-        for number, one in enumerate(placed, start=1)
-    )
+    lines = []
+    for number, one in enumerate(placed, start=1):
+        work = one.work
+        # Both are exact, from the least to the most that they can be, or a bound.
+        intensity, traffic = _number(work.intensity), show_value(work.traffic, "B/s")
+        if work.left_out:
+            least, most = work.least_intensity, work.most_traffic
+            intensity = f"≤ {intensity}" if least is None else f"{_number(least)} to {intensity}"
+            traffic = f"≥ {traffic}" if most is None else f"{traffic} to {show_value(most, 'B/s')}"
+        bound = _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else "")
+        reached = (show_value(work.rate, work.unit), _ceiling(one.nearest), share(one.share))
+        lines.append((str(number), one_line(one.row.label), bound, intensity, *reached, traffic))
     return Table.of_lines(headers, lines, 3, "Cases under their ceilings")
 
 
-def _intensity(one: Placed) -> str:
-    """Exact, from the least to the most that it can be, or an upper bound."""
-    least, most = one.work.least_intensity, _number(one.work.intensity)
-    if not one.work.left_out:
-        return most
-    return f"≤ {most}" if least is None else f"{_number(least)} to {most}"
-
-
-def _traffic(one: Placed) -> str:
-    least, most = show_value(one.work.traffic, "B/s"), one.work.most_traffic
-    if not one.work.left_out:
-        return least
-    return f"≥ {least}" if most is None else f"{least} to {show_value(most, 'B/s')}"
-
-
-def _source(roofline: Roofline) -> str:
-    """Where the ceilings are from, with their warnings."""
-    sources: dict[str, list[str]] = {}
-    for roof in (roofline.memory, *roofline.compute):
-        warnings = f" (warnings: {', '.join(roof.warnings)})" if roof.warnings else ""
-        sources.setdefault(roof.source, []).append(f"{roof.name} {show_value(roof.value, roof.unit)}{warnings}")
-    told = "; ".join(f"{', '.join(names)}: {source}" for source, names in sources.items())
-    return f"Ceilings: {told}."
-
-
-def _notes(roofline: Roofline) -> list[str]:
+def _notes(roofline: Roofline) -> Iterator[str]:
     """How bytes were counted, and what that leaves open."""
-    notes = []
     exact = dict.fromkeys(one.work.formula for one in roofline.placed if not one.work.is_modelled)
     models = dict.fromkeys(one.work.formula for one in roofline.placed if one.work.is_modelled)
     if exact:
-        notes.append(f"Bytes of single operations: {'; or '.join(exact)}.")
+        yield f"Bytes of single operations: {'; or '.join(exact)}."
     if models:
-        notes.append(
-            f"Bytes of models are a model and no measurement; the least that must move: {'; or '.join(models)}."
-        )
+        least = "; or ".join(models)
+        yield f"Bytes of models are a model and not a measurement; the least that must move: {least}."
     if any(one.work.most_traffic is None for one in roofline.placed):
-        notes.append(
-            "Where activations are not counted, as no record tells their bytes, more is moved and the intensity is "
+        yield (
+            "Where activations are not counted, as no record says their bytes, more is moved and the intensity is "
             "lower than shown."
         )
     if any(one.work.passed for one in roofline.placed):
-        notes.append(
+        yield (
             "Of two figures, one holds where a cache keeps all activations of inference, the other where it keeps none."
         )
     if any(one.is_cached for one in roofline.placed):
-        notes.append("Traffic above the memory's ceiling is that of data which stay in a cache.")
-    return notes
+        yield "Traffic above the memory's ceiling is that of data which stay in a cache."
 
 
 def _chart(roofline: Roofline) -> Chart:

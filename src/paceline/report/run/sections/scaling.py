@@ -1,26 +1,16 @@
-"""Scaling over ranks: which part of its speed each rank keeps, beside the ideal, and what the lost time went to."""
+"""Scaling over ranks: which part of its speed each rank keeps, next to the ideal, and what the lost time went to."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from paceline.analysis.configuration import layout_of
-from paceline.analysis.scaling import (
-    BUBBLE,
-    COMMUNICATION,
-    REDUCTION,
-    REST,
-    SLOWER,
-    Scaled,
-    ScalingSeries,
-    scaling,
-)
-from paceline.analysis.summary import RunSummary
+from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, ScalingSeries, scaling
 from paceline.core.quantity import show_count
 from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
-from paceline.report.document import Section, Table
+from paceline.report.document import Table
 from paceline.report.numbers import axis_scale, share, show_value
-from paceline.report.run.section import ReportSection, SectionAnswer, section_of
+from paceline.report.run.section import ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 WIDTH, HEIGHT = 400, 210
@@ -44,17 +34,17 @@ _TODO = {
 }
 
 
-def scaling_parts(found: list[ScalingSeries]) -> list[SectionAnswer]:
+def scaling_parts(all_series: Sequence[ScalingSeries]) -> list[SectionAnswer]:
     """A part for each series, the first few of them."""
-    parts = [_part(series) for series in found[:MOST_SERIES]]
-    if len(found) > MOST_SERIES:
-        note = f"{len(found) - MOST_SERIES} more series of this kind are left out."
-        parts[-1] = replace(parts[-1], notes=(*parts[-1].notes, note))
-    return parts
+    parts = [_part(series) for series in all_series[:MOST_SERIES]]
+    more = len(all_series) - MOST_SERIES
+    return with_note(parts, f"{more} more series of this kind are left out.") if more > 0 else parts
 
 
 def _part(series: ScalingSeries) -> SectionAnswer:
     largest = max(series.largest.losses, key=lambda loss: loss.seconds, default=None)
+    # Why the parts may be wrong: more than the ideal, for one, is a base that was held up.
+    kinds = dict.fromkeys(one_line(warning.kind) for one in series.points for warning in one.row.warnings)
     return SectionAnswer(
         sentence=_sentence(series),
         chart=_chart(series),
@@ -62,14 +52,8 @@ def _part(series: ScalingSeries) -> SectionAnswer:
         todo=(_TODO[largest.name],) if largest and _is_much(series.largest, largest.seconds) else (),
         notes=tuple(_notes(series)),
         lines=tuple(f"{_named(one)}: {_kept(one)}{_went(one)}" for one in series.points[1:]),
-        source=_warnings(series),
+        source=f"The cases have warnings: {', '.join(kinds)}." if kinds else "",
     )
-
-
-def _warnings(series: ScalingSeries) -> str:
-    """Why the parts may be wrong: more than the ideal, for one, is a base that was held up."""
-    kinds = dict.fromkeys(warning.kind for one in series.points for warning in one.row.warnings)
-    return f"The cases have warnings: {', '.join(one_line(kind) for kind in kinds)}." if kinds else ""
 
 
 def _is_much(one: Scaled, seconds: float) -> bool:
@@ -80,24 +64,21 @@ def _sentence(series: ScalingSeries) -> str:
     base, last = series.base, series.largest
     if series.rule == "bandwidth":
         return f"From {base.ranks} to {last.ranks} ranks {_label(series)} keeps {_kept(last)} of its bus bandwidth."
-    kept = f"{_kept(last)} of its speed{'' if series.shares_cores else ' per rank'}"
+    speed = f"{_kept(last)} of its speed{'' if series.shares_cores else ' per rank'}"
     mesh = f" as {last.mesh}" if last.mesh else ""
-    return f"From {_counted(base)} to {last.ranks}{mesh}, {_label(series)} keeps {kept} ({_rule(series)}){_went(last)}."
-
-
-def _rule(series: ScalingSeries) -> str:
-    batch = show_count(series.batch or 0.0)
-    if series.rule == "weak":
-        return f"weak scaling: a batch of {batch} for each rank"
-    return f"strong scaling: a batch of {batch} for all ranks together"
+    batch = f"a batch of {show_count(series.batch or 0.0)} for"
+    rule = (
+        f"weak scaling: {batch} each rank" if series.rule == "weak" else f"strong scaling: {batch} all ranks together"
+    )
+    return f"From {_counted(base)} to {last.ranks}{mesh}, {_label(series)} keeps {speed} ({rule}){_went(last)}."
 
 
 def _went(one: Scaled) -> str:
     """What the time was lost to, each as a part of the step."""
     if not one.losses or not one.seconds or not _is_much(one, one.lost):
         return ""
-    told = [f"{share(loss.seconds / one.seconds)} {loss.name}" for loss in one.losses if _is_much(one, loss.seconds)]
-    return f"; lost of its step: {', '.join(told)}" if told else ""
+    parts = [f"{share(loss.seconds / one.seconds)} {loss.name}" for loss in one.losses if _is_much(one, loss.seconds)]
+    return f"; lost of its step: {', '.join(parts)}" if parts else ""
 
 
 def _label(series: ScalingSeries) -> str:
@@ -153,12 +134,11 @@ def _table(series: ScalingSeries) -> Table:
     headers = ("Ranks", *mesh, value, "Efficiency", *step, *(heading(name) for name in names))
     lines = []
     for one in series.points:
-        told = {loss.name: loss.seconds for loss in one.losses}
-        lines.append((
-            str(one.ranks), *([one.mesh] if has_mesh else []), show_value(one.value, unit), _kept(one),
-            *([show_value(one.seconds, "s") if one.seconds else "–"] if series.base.seconds else []),
-            *(show_value(told[name], "s") if name in told else "–" for name in names),
-        ))  # fmt: skip
+        losses = {loss.name: loss.seconds for loss in one.losses}
+        times = [one.seconds or None] if series.base.seconds else []
+        texts = [show_value(time, "s") if time is not None else "–" for time in [*times, *map(losses.get, names)]]
+        meshes = [one.mesh] if has_mesh else []
+        lines.append((str(one.ranks), *meshes, show_value(one.value, unit), _kept(one), *texts))
     return Table.of_lines(headers, lines, 2 if has_mesh else 1, "Efficiency over ranks")
 
 
@@ -269,8 +249,6 @@ def _losses(series: ScalingSeries) -> Spec:
     }  # fmt: skip
 
 
-def _build(summary: RunSummary) -> Section | None:
-    return section_of("scaling", "Scaling over ranks", scaling_parts(scaling(summary.measured)))
-
-
-SECTION = ReportSection("scaling", 30, _build)
+SECTION = ReportSection(
+    "scaling", 30, lambda summary: section_of("scaling", "Scaling over ranks", scaling_parts(scaling(summary.measured)))
+)

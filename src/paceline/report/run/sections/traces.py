@@ -6,21 +6,10 @@ import re
 from collections.abc import Sequence
 
 from paceline.analysis.simulation import Traced, advice, traced
-from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count, show_size
-from paceline.core.trace_breakdown import IDLE, ORDER, TOP, KernelTime, TimeSpent
-from paceline.report.charts import (
-    ACCENT,
-    LINES,
-    MUTED,
-    Chart,
-    Spec,
-    coloured,
-    framed,
-    names_axis,
-    words_beside,
-)
-from paceline.report.document import Section, Table
+from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
+from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, names_axis, words_beside
+from paceline.report.document import Table
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
 from paceline.report.run.section import ReportSection, SectionAnswer, section_of
@@ -30,7 +19,7 @@ WIDTH = 380
 NAMES = 90  # characters of a kernel's name
 FEW = 6  # kernels of each case where there are several cases
 NAMED = 0.1  # share from which on a second group is named, too
-LEAST = 0.005  # smaller shares are not told
+LEAST = 0.005  # smaller shares are not shown
 HOW_TO_OPEN = (
     "Open a trace in ui.perfetto.dev, which reads it in the browser and sends it nowhere, or in chrome://tracing"
 )
@@ -40,13 +29,17 @@ _KINDS = (*ORDER, IDLE)
 _COLOURS = dict(zip(_KINDS, (ACCENT, LINES[5], LINES[1], LINES[7], MUTED), strict=True))
 
 
-def trace_parts(found: Sequence[Traced]) -> list[SectionAnswer]:
+def trace_parts(cases: Sequence[Traced]) -> list[SectionAnswer]:
     """One part for each traced case; before several of them, one that shows them side by side."""
-    told = [one for one in found if one.spent is not None]
-    if len(told) < 2:
-        return [_part(one, _chart(told), most=TOP, notes=(f"{HOW_TO_OPEN}. {COUNTED}",)) for one in found]
-    together = SectionAnswer(sentence=_compared(told), chart=_chart(told), notes=(f"{COUNTED} {HOW_TO_OPEN}.",))
-    return [together, *(_part(one, None, most=FEW) for one in found)]
+    idle = {index: one.spent.shares.get(IDLE, 0.0) for index, one in enumerate(cases) if one.spent is not None}
+    chart = _chart([cases[index] for index in idle])
+    if len(idle) < 2:
+        return [_part(one, chart, most=TOP, notes=(f"{HOW_TO_OPEN}. {COUNTED}",)) for one in cases]
+    most = max(idle, key=idle.__getitem__)
+    label = one_line(cases[most].row.label)
+    sentence = f"Of {len(idle)} traced cases, {label} idles most: {share_of(idle[most])} of its step."
+    together = SectionAnswer(sentence=sentence, chart=chart, notes=(f"{COUNTED} {HOW_TO_OPEN}.",))
+    return [together, *(_part(one, None, most=FEW) for one in cases)]
 
 
 def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> SectionAnswer:
@@ -57,13 +50,23 @@ def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...]
             notes=(f"{_where(one)}.",) if one.file else (),
             lines=("The measurement stands.", one_line(one.file)) if one.file else (),
         )
+    spent, what = one.spent, "Kernel" if one.spent.on_device else "Operator"
+    headers = (what, "Does", "Bound by", "Calls a step", "Time a step", "Share")
+    lines = []
+    for kernel in spent.kernels[:most]:
+        per_step = (show_count(kernel.calls), show_value(kernel.seconds, "s"), percent(kernel.share))
+        lines.append((short_name(kernel.name, NAMES), kernel.group, kernel.kind, *per_step))
+    top = [
+        f"{short_name(kernel.name.removeprefix('aten::'), 36)} {share_of(kernel.share)}" for kernel in spent.kernels[:2]
+    ]
     return SectionAnswer(
-        sentence=f"{label}: {sentence(one.spent)}",
+        sentence=f"{label}: {sentence(spent)}",
         chart=chart,
-        table=_table(one.spent, most),
+        table=Table.of_lines(headers, lines, 3, f"Top {what.lower()}s"),
         todo=advice(one),
-        notes=(*_notes(one), *notes),
-        lines=(_top(one.spent), one_line(one.file) or _where(one)),  # a path alone fits into a line
+        notes=(*_notes(one, spent), *notes),
+        # A path alone fits into a line.
+        lines=(f"{what}s: {', '.join(top)}", one_line(one.file) or _where(one)),
     )
 
 
@@ -90,19 +93,6 @@ def sentence(spent: TimeSpent) -> str:
     return "; ".join(parts) + "."
 
 
-def _compared(told: Sequence[Traced]) -> str:
-    def idles(one: Traced) -> float:
-        return one.spent.shares.get(IDLE, 0.0) if one.spent else 0.0
-
-    most = max(told, key=idles)
-    return f"Of {len(told)} traced cases, {one_line(most.row.label)} idles most: {share_of(idles(most))} of its step."
-
-
-def _top(spent: TimeSpent) -> str:
-    shown = [f"{short_name(one.name.removeprefix('aten::'), 36)} {share_of(one.share)}" for one in spent.kernels[:2]]
-    return f"{'Kernels' if spent.on_device else 'Operators'}: {', '.join(shown)}"
-
-
 def _where(one: Traced) -> str:
     if not one.file:
         return f"No trace is kept: {one_line(one.no_file) or 'there is no file'}"
@@ -110,13 +100,11 @@ def _where(one: Traced) -> str:
     return f"Trace: {one_line(one.file)}{size}"
 
 
-def _notes(one: Traced) -> list[str]:
-    assert one.spent is not None
-    spent = one.spent
+def _notes(one: Traced, spent: TimeSpent) -> list[str]:
     what, within = ("kernels", "") if spent.on_device else ("operators", ", each without those within it")
     steps = "1 step" if spent.steps == 1 else f"{spent.steps} steps"
     notes = [
-        f"{_where(one)}. Told by {spent.kernel_names} {what}{within}, in {steps} of "
+        f"{_where(one)}. Based on {spent.kernel_names} {what}{within}, in {steps} of "
         f"{show_value(spent.step_seconds, 's')} after the measured ones.",
     ]
     if one.is_slowed and one.slowdown is not None:
@@ -125,18 +113,6 @@ def _notes(one: Traced) -> list[str]:
             f"short {what} and the time between them may be shown too large."
         )
     return notes
-
-
-def _table(spent: TimeSpent, most: int) -> Table:
-    what = "Kernel" if spent.on_device else "Operator"
-    shown = spent.kernels[:most]
-    headers = (what, "Does", "Bound by", "Calls a step", "Time a step", "Share")
-    return Table.of_lines(headers, [_line(one) for one in shown], 3, f"Top {what.lower()}s")
-
-
-def _line(one: KernelTime) -> tuple[str, ...]:
-    seconds, share = show_value(one.seconds, "s"), percent(one.share)
-    return short_name(one.name, NAMES), one.group, one.kind, show_count(one.calls), seconds, share
 
 
 def short_name(name: str, limit: int) -> str:
@@ -193,8 +169,6 @@ def _chart(told: Sequence[Traced]) -> Chart | None:
     )  # fmt: skip
 
 
-def _build(summary: RunSummary) -> Section | None:
-    return section_of("time", "Where the time went", trace_parts(traced(summary.rows)))
-
-
-SECTION = ReportSection("traces", 20, _build)
+SECTION = ReportSection(
+    "traces", 20, lambda summary: section_of("time", "Where the time went", trace_parts(traced(summary.rows)))
+)

@@ -48,7 +48,7 @@ def test_uncounted_activations_are_said_beside_the_answer() -> None:
         "inference model-0 bf16 is nearest to compute, at 43 % of 800 TFLOP/s (bf16); its activations are not counted, "
         "so that memory may bound it as well."
     )
-    assert any("are a model and no measurement" in note for note in part.notes)
+    assert any("are a model and not a measurement" in note for note in part.notes)
 
 
 def test_counted_activations_are_told_as_a_range_and_leave_nothing_open_that_they_settle() -> None:
@@ -110,7 +110,7 @@ def test_cases_left_out_are_named() -> None:
     records = [inference(0, 7e9, 14e9, 4.4e-3), inference(1, 7e9, 14e9, 4.4e-3)]
     records[1] = records[1].model_copy(update={"work": None})
     part = only_part(run_of(records), gpu_ceilings())
-    assert part.notes[-1].startswith("1 case is left out, as the record does not tell how much it moves: inference mod")
+    assert part.notes[-1].startswith("1 case is left out, as the record does not say how much it moves: inference mod")
 
 
 def test_every_report_has_it() -> None:

@@ -67,7 +67,7 @@ def test_one_case_has_its_bar_its_kernels_and_its_file() -> None:
     assert part.table.lines[0][1:] == ("communication", "communication", "1", "45 µs", "45.0 %")
     assert part.lines[1] == "~/traces/01.json.gz"
     assert part.notes[0] == (
-        "Trace: ~/traces/01.json.gz (87.9 KiB). Told by 6 kernels, in 2 steps of 100 µs after the measured ones."
+        "Trace: ~/traces/01.json.gz (87.9 KiB). Based on 6 kernels, in 2 steps of 100 µs after the measured ones."
     )
     assert "ui.perfetto.dev" in part.notes[-1]
 
