@@ -65,15 +65,8 @@ class InputError(PacelineError):
     def within(self, where: str, *, case: int | None = None, key: str | None = None) -> Self:
         """The same error as seen from outside: it says where, and fills in what was not known further in."""
         location = ", ".join(part for part in (where, self.where) if part)
-        return _restored(
-            type(self),
-            self.__dict__
-            | {
-                "where": location,
-                "case": case if self.case is None else self.case,
-                "key": key if self.key is None else self.key,
-            },
-        )
+        case, key = case if self.case is None else self.case, key if self.key is None else self.key
+        return _restored(type(self), self.__dict__ | {"where": location, "case": case, "key": key})
 
 
 @contextmanager

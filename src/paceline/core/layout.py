@@ -58,7 +58,16 @@ class Layout(BaseModel):
         """Read the word; whether its numbers agree with each other is for `check` to say."""
         match = _WORD.fullmatch(word.strip())
         if match is None:
-            message = f"'{word}' is not a layout: {_first_missing(word)}; write it like {EXAMPLE}"
+            rest = word.strip()
+            for pattern, part in _PARTS:  # the first that cannot be read
+                match = re.match(pattern, rest)
+                if match is None:
+                    problem = f"{part} should stand at '{rest}'" if rest else f"{part} is missing at its end"
+                    break
+                rest = rest[match.end() :]
+            else:
+                problem = f"'{rest}' is too much at its end"
+            message = f"'{word}' is not a layout: {problem}; write it like {EXAMPLE}"
             raise InputError("not-a-layout", message, value=word)
         fields = match.groupdict()
         for name, kind in (("model", ModelFamily), ("precision", LayoutPrecision)):
@@ -77,16 +86,9 @@ class Layout(BaseModel):
         )
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.model}/nl{self.layers}",
-            self.precision,
-            self.mesh,
-            *(["ac"] if self.checkpointing else []),
-            f"mb{self.micro_batch}",
-            f"gb{self.global_batch}",
-            self.machines,
-        ]
-        return "_".join(parts)
+        checkpointing = "_ac" if self.checkpointing else ""
+        batches = f"mb{self.micro_batch}_gb{self.global_batch}"
+        return f"{self.model}/nl{self.layers}_{self.precision}_{self.mesh}{checkpointing}_{batches}_{self.machines}"
 
     @property
     def mesh(self) -> str:
@@ -130,14 +132,3 @@ class Layout(BaseModel):
             message = f"'{self}' has {self.layers} layers for {self.pipeline} pipeline stages: use fewer stages"
             raise InputError("layout-stages", message, value=str(self))
         return self
-
-
-def _first_missing(word: str) -> str:
-    """Which part of the word is the first that cannot be read."""
-    rest = word.strip()
-    for pattern, part in _PARTS:
-        match = re.match(pattern, rest)
-        if match is None:
-            return f"{part} should stand at '{rest}'" if rest else f"{part} is missing at its end"
-        rest = rest[match.end() :]
-    return f"'{rest}' is too much at its end"
