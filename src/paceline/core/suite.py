@@ -78,7 +78,7 @@ class Suite(BaseModel):
         for key in document:
             if key not in keys:
                 guess = nearest(str(key), keys)
-                hint = f"did you mean '{guess}'?" if guess else "what belongs to a case stands in its entry, indented"
+                hint = f"did you mean '{guess}'?" if guess else "keys of a case belong in its entry, indented"
                 message = f"unknown key '{key}': {hint}"
                 raise InputError("unknown-key", message, where=where, key=str(key), suggestion=guess)
         cases = document.get("cases")

@@ -73,24 +73,10 @@ PATIENCE_SECONDS = 24 * 3600.0  # others may wait as long as the first process m
 GATHER_SECONDS = 30.0  # ranks end together; one that is this late after its timeout is lost
 
 
-@dataclass(frozen=True)
-class _Launcher:
-    """How a launcher names the rank, the number of ranks, and the same on this host."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-
-    def started(self, environment: Mapping[str, str]) -> bool:
-        return self.rank in environment and self.size in environment
-
-
-_TORCHRUN = _Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_OPEN_MPI = _Launcher(
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-)
-_MPICH = _Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+# How a launcher names the rank, the number of ranks, and the same on this host.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True)
@@ -122,16 +108,17 @@ class World:
 
     @classmethod
     def _of_any(cls, environment: Mapping[str, str]) -> World | None:
-        for launcher in (_TORCHRUN, _OPEN_MPI):
-            if launcher.started(environment):
-                return cls._of_launcher(launcher, environment)
+        for names in (_TORCHRUN, _OPEN_MPI):
+            if names[0] in environment and names[1] in environment:
+                return cls._of_launcher(names, environment)
         # mpiexec starts its helpers with srun, and srun may speak as MPICH does: who counts local ranks is in charge.
         step = environment.get("SLURM_STEP_ID", "")
         # Outside of a step are the script of sbatch and the shell of salloc.
         is_step = step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP and "SLURM_PROCID" in environment
-        if is_step and _MPICH.local_rank not in environment:
+        if is_step and _MPICH[2] not in environment:
             return cls._of_slurm(int(step), environment)
-        return cls._of_launcher(_MPICH, environment) if _MPICH.started(environment) else None
+        is_mpich = _MPICH[0] in environment and _MPICH[1] in environment
+        return cls._of_launcher(_MPICH, environment) if is_mpich else None
 
     @classmethod
     def _of_slurm(cls, step: int, environment: Mapping[str, str]) -> World:
@@ -149,12 +136,13 @@ class World:
         )
 
     @classmethod
-    def _of_launcher(cls, launcher: _Launcher, environment: Mapping[str, str]) -> World:
+    def _of_launcher(cls, names: tuple[str, str, str, str], environment: Mapping[str, str]) -> World:
+        rank, size, local_rank, local_size = names
         world = cls(
-            rank=int(environment[launcher.rank]),
-            size=int(environment[launcher.size]),
-            local_rank=int(environment.get(launcher.local_rank, environment[launcher.rank])),
-            local_size=int(environment.get(launcher.local_size, environment[launcher.size])),
+            rank=int(environment[rank]),
+            size=int(environment[size]),
+            local_rank=int(environment.get(local_rank, environment[rank])),
+            local_size=int(environment.get(local_size, environment[size])),
             address=environment.get("MASTER_ADDR", "127.0.0.1"),
             port=int(environment.get("MASTER_PORT", DEFAULT_PORT)),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",

@@ -13,7 +13,7 @@ from paceline.core.gc_pause import no_garbage
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.store import codec
-from paceline.store.queue import LogRow, log_row
+from paceline.store.queue import LogRow, select_rows
 from paceline.store.reader import LAST_ATTEMPT, WHOLE_CASE, load_records, load_run, load_runs, metric_names
 from paceline.store.schema import job_events, job_logs, records, runs
 from paceline.store.store import Store
@@ -85,9 +85,9 @@ class PastPlacement:
 def last_lines(store: Store, job_id: str, limit: int) -> list[LogRow]:
     """The last pieces of a job's log, the oldest first."""
     last_first = (job_logs.c.attempt.desc(), job_logs.c.number.desc())
-    query = select(job_logs).where(job_logs.c.job_id == job_id).order_by(*last_first).limit(limit)
+    query = select_rows(job_logs, LogRow).where(job_logs.c.job_id == job_id).order_by(*last_first).limit(limit)
     with store.reading(f"load the end of the log of job '{job_id}'") as connection:
-        return [log_row(row) for row in reversed(connection.execute(query).all())]
+        return [LogRow(*row) for row in reversed(connection.execute(query).all())]
 
 
 def placements(store: Store, follower: str, limit: int) -> list[PastPlacement]:
