@@ -65,7 +65,7 @@ class PairedRuns:
         return cases
 
 
-def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
+def read_pairs(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
     """What --ab and --rounds ask for, if they do."""
     if not texts:
         if rounds is not None:
@@ -84,7 +84,7 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
     return PairedRuns((_read_side(texts[0]), _read_side(texts[1])), rounds)
 
 
-def show_turns(records: RunRecords, *, as_json: bool) -> None:
+def show_pairs(records: RunRecords, *, as_json: bool) -> None:
     """The comparison of a run in alternation."""
     from paceline.analysis.compare.verdicts import compare_turns
     from paceline.report.compare import data as compare_data

@@ -203,7 +203,7 @@ def expand_here(
     overrides: dict[str, Any],
     world: Others,
     peer: str | None = None,
-    turns: PairedRuns | None = None,
+    paired: PairedRuns | None = None,
     filters: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in alternation."""
@@ -213,8 +213,8 @@ def expand_here(
     devices = world.devices if isinstance(world, HostRanks) else counts()
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
-    if turns is not None:
-        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
+    if paired is not None:
+        return paired.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
     cases = only(expand(suite, find, here, overrides), filters, suite.name)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
@@ -228,14 +228,14 @@ def start(
     peer: str | None = None,
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
-    turns: PairedRuns | None = None,
+    paired: PairedRuns | None = None,
     filters: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer, turns, filters)
+        cases = expand_here(suite, overrides, world, peer, paired, filters)
         with open_store(store) as opened:
             run = _new_run(suite, cases, world, tags)
             if traces is not None:
@@ -389,11 +389,11 @@ def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) ->
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
     from paceline.analysis.compare.verdicts import is_in_turns
-    from paceline.cli._ab import show_turns
+    from paceline.cli._ab import show_pairs
 
     path = _write_report(records, output) if output.report else None
     if output.answer is None and is_in_turns(records):
-        output = replace(output, answer=partial(show_turns, as_json=output.as_json))
+        output = replace(output, answer=partial(show_pairs, as_json=output.as_json))
     if output.as_json:
         if output.answer is not None:
             output.answer(records)

@@ -55,13 +55,11 @@ def command(
     reference = read_baseline(baseline) if baseline else None
     is_ours = reference is not None and reference.names != "superbench"
     if is_ours and ruleset.is_theirs:
-        raise InputError(
-            "rules-with-other-names",
+        message = (
             f"the rules '{rules}' have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's: "
-            "make it with `paceline baseline RUN... --superbench`",
-            key="--baseline",
-            value=str(baseline),
+            "make it with `paceline baseline RUN... --superbench`"
         )
+        raise InputError("rules-with-other-names", message, key="--baseline", value=str(baseline))
     superbench = ruleset.is_theirs or (reference is not None and not is_ours)
     table, is_theirs = read_table(sources, store, superbench=superbench)
     if is_theirs and is_ours:

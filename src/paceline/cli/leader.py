@@ -110,13 +110,11 @@ def command(
             _take_token(opened, token_file)
         now = datetime.now(UTC)
         if not is_loopback(host) and all(tokens.has_expired(row, now) for row in opened.queue.tokens()):
-            raise InputError(
-                "open-without-token",
+            message = (
                 f"--host {host} lets others in, and there is no valid token: make one with "
-                "`paceline token create NAME --scope submit`, or stay at 127.0.0.1",
-                key="--host",
-                value=host,
+                "`paceline token create NAME --scope submit`, or stay at 127.0.0.1"
             )
+            raise InputError("open-without-token", message, key="--host", value=host)
         with server.only_leader(opened) as folder:
             options = EngineOptions(
                 folder,

@@ -82,13 +82,11 @@ def find_cluster(request: ClusterRequest) -> ClusterEstimate:
     if request.device is not None:
         sheet = datasheet(request.device)
         if sheet is None:
-            raise InputError(
-                "unknown-device",
+            message = (
                 f"there is no datasheet of '{request.device}': write the name as the driver gives it, such as H200, "
-                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2",
-                key="--device",
-                value=request.device,
+                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2"
             )
+            raise InputError("unknown-device", message, key="--device", value=request.device)
         return _of_datasheet(request, request.device, sheet, [])
     environment = describe()
     gpus = [gpu for gpu in environment.usable_gpus if gpu.name]
@@ -101,13 +99,11 @@ def find_cluster(request: ClusterRequest) -> ClusterEstimate:
         return _of_profile(replace(request, precision=precision), profile, gpus)
     sheet = datasheet(name)
     if sheet is None:
-        raise InputError(
-            "unknown-device",
+        message = (
             f"there are no figures of {name} in {precision}: measure it first (paceline machine --measure), or plan "
-            "for another with --device",
-            key="--device",
-            value=name,
+            "for another with --device"
         )
+        raise InputError("unknown-device", message, key="--device", value=name)
     return _of_datasheet(request, name, sheet, gpus)
 
 
@@ -199,13 +195,11 @@ def _assumed_links(request: ClusterRequest, sheet: Datasheet | None) -> tuple[fl
 
 def _published(request: ClusterRequest) -> ClusterEstimate:
     if request.precision not in (None, "fp16"):
-        raise InputError(
-            "precision-not-published",
+        message = (
             f"there is no GPU here, and the published figures that stand in for one are in fp16: name the GPU to plan "
-            f"for in {request.precision}, such as --device H200 --memory 141GB",
-            key="--precision",
-            value=request.precision,
+            f"for in {request.precision}, such as --device H200 --memory 141GB"
         )
+        raise InputError("precision-not-published", message, key="--precision", value=request.precision)
     cluster = replace(
         LIBAI,
         gpus_per_node=request.gpus_per_node or LIBAI.gpus_per_node,
@@ -282,13 +276,11 @@ def command(
     shape = as_published(shape) if estimate.is_published else shape
     batch = global_batch or BATCH_PER_GPU * gpus
     if batch > MOST:
-        raise InputError(
-            "batch-too-large",
+        message = (
             f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
-            "layout takes: give a smaller --global-batch",
-            key="--global-batch",
-            value=batch,
+            "layout takes: give a smaller --global-batch"
         )
+        raise InputError("batch-too-large", message, key="--global-batch", value=batch)
     layouts = plan(shape, estimate.cluster, gpus=gpus, global_batch=batch, precision=estimate.precision)
     shown = layouts.candidates[:top]
     if verify and device is not None:

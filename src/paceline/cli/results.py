@@ -130,13 +130,12 @@ def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> 
         chosen.append(records.model_copy(update={"records": matches}))
     series = history(chosen, metric)
     if not series.series:
-        raise InputError(
-            "no-history",
+        message = (
             f"no case was measured for '{metric}' in two runs on the same machine; a history needs some, "
             f"{'with --benchmark and --case less narrow, or ' if benchmark or text else ''}"
-            "by the same command at another time",
-            value=metric,
+            "by the same command at another time"
         )
+        raise InputError("no-history", message, value=metric)
     return series
 
 

@@ -103,20 +103,18 @@ class Layout(BaseModel):
         """Refuse numbers that contradict each other, with the arithmetic shown."""
         available = self.nodes * self.gpus
         if self.world_size != available:
-            raise InputError(
-                "layout-ranks",
+            message = (
                 f"'{self}' contradicts itself: {self.mesh} = {self.world_size} ranks against {self.machines} = "
-                f"{available} GPUs; make d x m x p equal nodes x GPUs",
-                value=str(self),
+                f"{available} GPUs; make d x m x p equal nodes x GPUs"
             )
+            raise InputError("layout-ranks", message, value=str(self))
         share = self.micro_batch * self.data
         if self.global_batch % share:
-            raise InputError(
-                "layout-batch",
+            message = (
                 f"'{self}' contradicts itself: gb {self.global_batch} is not a multiple of "
-                f"mb x d = {self.micro_batch} x {self.data} = {share}",
-                value=str(self),
+                f"mb x d = {self.micro_batch} x {self.data} = {share}"
             )
+            raise InputError("layout-batch", message, value=str(self))
         if self.layers < self.pipeline:
             message = f"'{self}' has {self.layers} layers for {self.pipeline} pipeline stages: use fewer stages"
             raise InputError("layout-stages", message, value=str(self))

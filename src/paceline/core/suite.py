@@ -294,27 +294,23 @@ def _override(
 
 def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
     """Every combination of the lists in the entry; the last list varies fastest."""
-    axes = [
-        _choices(value, fields[key].annotation if key in fields else None, f"{path}{key}")
-        for key, value in entry.items()
-    ]
+    axes: list[list[Any]] = []
+    for key, value in entry.items():
+        annotation = fields[key].annotation if key in fields else None
+        parts = parts_of(annotation, value) if isinstance(value, Mapping) else None
+        if parts is not None:
+            axes.append(list(_matrix(value, parts, f"{path}{key}.")))
+        elif not isinstance(value, list):
+            axes.append([value])
+        elif _takes_list(annotation):
+            axes.append(value if value and all(isinstance(item, list) for item in value) else [value])
+        elif value:
+            axes.append(value)
+        else:
+            message = f"'{path}{key}' is an empty list; give at least one value, or leave the key out"
+            raise InputError("empty-list", message, key=f"{path}{key}")
     for combination in itertools.product(*axes):
         yield dict(zip(entry, combination, strict=True))
-
-
-def _choices(value: object, annotation: Any, path: str) -> list[Any]:
-    if isinstance(value, list):
-        if not _takes_list(annotation):
-            if not value:
-                message = f"'{path}' is an empty list; give at least one value, or leave the key out"
-                raise InputError("empty-list", message, key=path)
-            return value
-        return value if value and all(isinstance(item, list) for item in value) else [value]
-    if isinstance(value, Mapping):
-        parts = parts_of(annotation, value)
-        if parts is not None:
-            return list(_matrix(value, parts, f"{path}."))
-    return [value]
 
 
 def _takes_list(annotation: Any) -> bool:

@@ -148,7 +148,13 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
     they lie: each from the completion of the one before it, as they are timed.
     """
     windows = _completions(events) if steps_queue else [span for _, span in _marks(events)[1:]]
-    parts = _parts(events, on_device=on_device)
+    # What ran when: kernels as they are, operators without those that lie within them.
+    workers = [event for event in events if (event.on_device if on_device else event.is_operator)]
+    lasting = [event for event in workers if event.end > event.start]
+    if on_device:
+        parts = [(event, (event.start, event.end)) for event in lasting]
+    else:
+        parts = [(event, span) for event, span in own_time(lasting) if not event.name.startswith(_WAITING)]
     if not windows or not parts:
         return None
     inside = union(windows)
@@ -161,11 +167,7 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
     within = {group: overlap(union(spans), inside) for group, spans in by_group.items()}
     groups = {group: length(spans) / total for group, spans in within.items() if spans}
     shares, hidden = _shares(within, total)
-    calls = Counter(
-        event.name
-        for event in _workers(events, on_device=on_device)
-        if any(start <= event.start < end for start, end in inside)
-    )
+    calls = Counter(event.name for event in workers if any(start <= event.start < end for start, end in inside))
     kernels = []
     for name, spans in by_name.items():
         seconds = sum(length(overlap([span], inside)) for span in spans) / steps / 1e9
@@ -207,18 +209,6 @@ def _shares(within: dict[str, list[Span]], total: int) -> tuple[dict[str, float]
             hidden = length(mine) / total - shares[kind]
         taken = both
     return shares | {IDLE: 1.0 - length(taken) / total}, hidden
-
-
-def _workers(events: Iterable[TraceEvent], *, on_device: bool) -> list[TraceEvent]:
-    return [event for event in events if (event.on_device if on_device else event.is_operator)]
-
-
-def _parts(events: Iterable[TraceEvent], *, on_device: bool) -> list[tuple[TraceEvent, Span]]:
-    """What ran when: kernels as they are, operators without those that lie within them."""
-    workers = [event for event in _workers(events, on_device=on_device) if event.end > event.start]
-    if on_device:
-        return [(event, (event.start, event.end)) for event in workers]
-    return [(event, span) for event, span in own_time(workers) if not event.name.startswith(_WAITING)]
 
 
 def _marks(events: Iterable[TraceEvent]) -> list[tuple[int, Span]]:

@@ -145,13 +145,11 @@ class HostRanks:
         """Refuse cases that were made for another number of ranks, as a resumed run may have them."""
         for case in cases:
             if case.ranks not in (1, self.size):
-                raise InputError(
-                    "wrong-number-of-ranks",
+                message = (
                     f"{case.benchmark} {case.title} is for {case.ranks} ranks, but --hosts gives {self.size}: "
-                    "name other hosts, or their slots like a:2",
-                    key=_FLAG,
-                    value=self.size,
+                    "name other hosts, or their slots like a:2"
                 )
+                raise InputError("wrong-number-of-ranks", message, key=_FLAG, value=self.size)
 
     def execute(self, _server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
         """All ranks of the case, wherever they are."""

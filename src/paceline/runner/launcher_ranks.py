@@ -148,12 +148,11 @@ class World:
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
         if world.nodes > 1 and "MASTER_ADDR" not in environment:
-            raise InputError(
-                "missing-master-address",
+            message = (
                 f"{world.size} processes were started on {world.nodes} hosts, but nothing says where they meet: "
-                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)",
-                key="MASTER_ADDR",
+                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)"
             )
+            raise InputError("missing-master-address", message, key="MASTER_ADDR")
         return world
 
 
@@ -178,13 +177,11 @@ class JoinedRanks:
             )
             self._network = self._find_network() if world.nodes > 1 else {}
         except (RuntimeError, OSError) as error:  # torch's own are RuntimeErrors
-            raise InputError(
-                "ranks-did-not-meet",
+            message = (
                 f"rank {world.rank} did not meet the other {world.size - 1} at {world.address}:{world.port}: "
-                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0",
-                key="MASTER_ADDR",
-                value=world.address,
-            ) from None
+                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0"
+            )
+            raise InputError("ranks-did-not-meet", message, key="MASTER_ADDR", value=world.address) from None
         self._store.set_timeout(timedelta(seconds=PATIENCE_SECONDS))
 
     def announce(self, cases: Sequence[Case]) -> None:
