@@ -35,7 +35,14 @@ class PairedRuns:
         """Every case that the sides set differently, in alternation; `expand` makes the cases of one side."""
         from paceline.analysis.compare.verdicts import MARKS
 
-        both = [_expanded(expand, side) for side in self.sides]
+        both = []
+        for side in self.sides:
+            try:
+                both.append(expand(side))
+            except InputError as error:
+                if error.key in side:
+                    error.where = f"{_FLAG} {error.key}"  # it would say --set, which was not given
+                raise
         if len(both[0]) != len(both[1]):
             message = f"the sides make {len(both[0])} and {len(both[1])} cases, which are not pairs; give single values"
             raise InputError("unpaired-sides", message, where=_FLAG, key=_FLAG)
@@ -58,7 +65,7 @@ class PairedRuns:
         return cases
 
 
-def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
+def read_pairs(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
     """What --ab and --rounds ask for, if they do."""
     if not texts:
         if rounds is not None:
@@ -77,7 +84,7 @@ def read_turns(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
     return PairedRuns((_read_side(texts[0]), _read_side(texts[1])), rounds)
 
 
-def show_turns(records: RunRecords, *, as_json: bool) -> None:
+def show_pairs(records: RunRecords, *, as_json: bool) -> None:
     """The comparison of a run in alternation."""
     from paceline.analysis.compare.verdicts import compare_paired
     from paceline.report.compare import data as compare_data
@@ -104,12 +111,3 @@ def _read_side(text: str) -> dict[str, Any]:
             raise InputError("not-a-setting", message, where=f"{_FLAG} {text}", key=_FLAG, value=text)
         side[key.strip().replace("-", "_")] = read_value([value])
     return side
-
-
-def _expanded(expand: Callable[[Overrides], Sequence[Case]], side: Overrides) -> Sequence[Case]:
-    try:
-        return expand(side)
-    except InputError as error:
-        if error.key in side:
-            error.where = f"{_FLAG} {error.key}"  # it would say --set, which was not given
-        raise

@@ -19,6 +19,14 @@ FORMATS = {
     "png": "The chart as a picture.",
 }
 
+price_option = click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="[MACHINE=]PRICE",
+    help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.",
+)
+
 
 def format_options(formats: dict[str, str] = FORMATS) -> Callable[[Any], Any]:
     """A flag for each format, and -o for the file to write."""

@@ -46,7 +46,19 @@ def leader_options(function: click.decorators.FC) -> click.decorators.FC:
 
 def open_client(leader: str | None, token_file: Path | None) -> Client:
     """The client that the options and the environment describe."""
-    return Client(leader or os.environ.get(LEADER) or DEFAULT, _token(token_file))
+    if token_file is None:
+        token = os.environ.get(TOKEN, "").strip()
+    else:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"--token-file {token_file} cannot be read: {error}"
+            raise InputError("unreadable-file", message, key="--token-file", value=str(token_file)) from None
+    if not token.isascii() or not token.isprintable() or " " in token:
+        source = token_file or f"${TOKEN}"
+        message = f"{source} is not a token: one is a single word, as `paceline token create` gave it"
+        raise InputError("not-a-token", message, key="--token-file" if token_file else TOKEN)
+    return Client(leader or os.environ.get(LEADER) or DEFAULT, token or None)
 
 
 class Client:
@@ -86,8 +98,8 @@ class Client:
         self._patience = self._absent = seconds
 
     def get(self, path: str, **query: Any) -> Any:
-        given = {key: value for key, value in query.items() if value not in (None, ())}
-        return self._request("GET", path + (f"?{urlencode(given, doseq=True)}" if given else ""), None)
+        query = {key: value for key, value in query.items() if value not in (None, ())}
+        return self._request("GET", path + (f"?{urlencode(query, doseq=True)}" if query else ""), None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Do something that may be said twice: a job has an id, and what is cancelled stays so."""
@@ -182,18 +194,3 @@ class _Again(Exception):
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
-
-
-def _token(path: Path | None) -> str | None:
-    if path is None:
-        token = os.environ.get(TOKEN, "").strip()
-    else:
-        try:
-            token = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"--token-file {path} cannot be read: {error}"
-            raise InputError("unreadable-file", message, key="--token-file", value=str(path)) from None
-    if not token.isascii() or not token.isprintable() or " " in token:
-        message = f"{path or f'${TOKEN}'} is not a token: one is a single word, as `paceline token create` gave it"
-        raise InputError("not-a-token", message, key="--token-file" if path else TOKEN)
-    return token or None

@@ -78,13 +78,11 @@ def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
     option, key = name.replace("_", "-"), PREFIX + name.replace(".", DOT)
     text = (field.description or "").replace("\n", " ")
     if field.annotation is bool:
-        return click.Option(
-            [f"--{option}/--no-{option}", key], default=None, help=f"{text}  [default: {field.default}]"
-        )
+        text += f"  [default: {field.default}]"
+        return click.Option([f"--{option}/--no-{option}", key], default=None, help=text)
     if not field.is_required() and field.default is not None:
-        text += (
-            f"  [default: {field.default:g}]" if isinstance(field.default, float) else f"  [default: {field.default}]"
-        )
+        default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        text += f"  [default: {default}]"
     elif field.is_required() and required:
         text += "  [required]"
     metavar = "|".join(_choices(field.annotation)) or "VALUE"
@@ -99,11 +97,10 @@ def _choices(annotation: Any) -> list[str]:
         return _choices(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
         parts = [part for part in get_args(annotation) if part is not type(None)]
-        return [choice for part in parts for choice in (_choices(part) or [_type_name(part)])] if len(parts) > 1 else []
+        choices: list[str] = []
+        for part in parts if len(parts) > 1 else ():
+            while get_origin(part) is Annotated:
+                part = get_args(part)[0]
+            choices += _choices(part) or [{int: "N", float: "NUMBER", str: "NAME"}.get(part, "VALUE")]
+        return choices
     return []
-
-
-def _type_name(annotation: Any) -> str:
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    return {int: "N", float: "NUMBER", str: "NAME"}.get(annotation, "VALUE")

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -174,38 +174,25 @@ class Terminal(Listener):
         return f"about {show_duration(max(1.0, seconds))} left"
 
 
-class Muted(Listener):
-    """Passes everything on until the output fails: a reader that went away must not end a measurement."""
+def until_output_fails(listener: Listener) -> Listener:
+    """The same listener, which hears no more once its output fails: a reader that left must not end a measurement."""
+    is_muted = False
 
-    def __init__(self, inner: Listener) -> None:
-        self._inner: Listener | None = inner
+    def guarded(method: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            nonlocal is_muted
+            try:
+                if not is_muted:
+                    method(*arguments)
+            except OSError:  # a closed pipe, a full disk behind a redirection
+                is_muted = True
+                # Nobody reads any more: let what is still written go nowhere instead of failing.
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.close(nowhere)
 
-    def _pass(self, name: str, *arguments: Any) -> None:
-        if self._inner is None:
-            return
-        try:
-            getattr(self._inner, name)(*arguments)
-        except OSError:  # a closed pipe, a full disk behind a redirection
-            self._inner = None
-            # Nobody reads any more: let what is still written go nowhere instead of failing.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.close(nowhere)
+        return call
 
-    def started(self, run: Run, todo: Sequence[Case]) -> None:
-        self._pass("started", run, todo)
-
-    def case_started(self, case: Case) -> None:
-        self._pass("case_started", case)
-
-    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
-        self._pass("case_progress", case, progress, samples)
-
-    def case_ended(self, record: Record) -> None:
-        self._pass("case_ended", record)
-
-    def trouble(self, message: str) -> None:
-        self._pass("trouble", message)
-
-    def close(self) -> None:
-        self._pass("close")
+    for name in ("started", "case_started", "case_progress", "case_ended", "trouble", "close"):
+        setattr(listener, name, guarded(getattr(listener, name)))
+    return listener

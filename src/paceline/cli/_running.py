@@ -113,11 +113,10 @@ def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:
 def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:
     """After each case that the peer can measure, the same under the peer: what drifts in a run hits both alike."""
 
-    def peers_of(name: str) -> list[str]:
-        """The other benchmarks that take the same parameters."""
-        return [one for one in benchmarks if one != name and benchmarks[one].Parameters is benchmarks[name].Parameters]
-
-    fitting = {name: peers_of(name) for name in dict.fromkeys(case.benchmark for case in cases)}
+    fitting = {}  # the other benchmarks that take the same parameters
+    for name in dict.fromkeys(case.benchmark for case in cases):
+        taken = benchmarks[name].Parameters
+        fitting[name] = [one for one in benchmarks if one != name and benchmarks[one].Parameters is taken]
     if not any(peer in names for names in fitting.values()):
         shown = ", ".join(fitting)
         if peer in fitting:
@@ -162,8 +161,8 @@ class Output:
         from paceline.cli import _live
 
         if self.as_json:
-            return _live.Muted(_live.JsonLines())
-        return _live.Muted(_live.Terminal() if sys.stdout.isatty() else _live.PlainLines())
+            return _live.until_output_fails(_live.JsonLines())
+        return _live.until_output_fails(_live.Terminal() if sys.stdout.isatty() else _live.PlainLines())
 
     def check(self) -> None:
         """Refuse a path where the report cannot be written, before hours are spent."""
@@ -204,18 +203,18 @@ def expand_here(
     overrides: dict[str, Any],
     world: Others,
     peer: str | None = None,
-    turns: PairedRuns | None = None,
+    paired: PairedRuns | None = None,
     filters: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
-    """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in turns."""
+    """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in alternation."""
     from paceline.benchmarks import find, registry
     from paceline.devices import counts
 
     devices = world.devices if isinstance(world, HostRanks) else counts()
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
-    if turns is not None:
-        return turns.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
+    if paired is not None:
+        return paired.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
     cases = only(expand(suite, find, here, overrides), filters, suite.name)
     return with_peer(cases, peer, registry().entries) if peer is not None else cases
 
@@ -229,14 +228,14 @@ def start(
     peer: str | None = None,
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
-    turns: PairedRuns | None = None,
+    paired: PairedRuns | None = None,
     filters: Sequence[str] = (),
 ) -> int:
     """Measure a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer, turns, filters)
+        cases = expand_here(suite, overrides, world, peer, paired, filters)
         with open_store(store) as opened:
             run = _new_run(suite, cases, world, tags)
             if traces is not None:
@@ -249,6 +248,7 @@ def start(
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
+    from paceline.benchmarks import find
     from paceline.store import open_existing
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
@@ -263,25 +263,19 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
             if retry_failed:
                 again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
             todo = [case for case in stored.run.cases if case.index in again]
-            _refuse_other_nodes(todo, world)
+            here = world.nodes if world is not None else 1
+            for case in todo:  # one that says over how many hosts it goes must not be resumed over others
+                benchmark = find(case.benchmark)
+                nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
+                if nodes not in (None, here):
+                    same = "give the same --hosts as before"
+                    message = f"{case.title} is for {nodes} nodes, but it would run on {here}: {same}"
+                    raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
             opened.reopen(run_id)
             attempts = {record.case.index: record.attempt for record in stored.records}
             return _measure(opened, stored.run, todo, attempts, output, joined)
 
     return _together(world, measure)
-
-
-def _refuse_other_nodes(todo: list[Case], world: Others) -> None:
-    """A case that says over how many hosts it goes must not be resumed over others."""
-    from paceline.benchmarks import find
-
-    here = world.nodes if world is not None else 1
-    for case in todo:
-        benchmark = find(case.benchmark)
-        nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
-        if nodes not in (None, here):
-            message = f"{case.title} is for {nodes} nodes, but it would run on {here}: give the same --hosts as before"
-            raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
 
 
 def follow(world: World) -> int:
@@ -361,7 +355,15 @@ def _measure(
         finally:  # also for a user who interrupts this, too
             if output.as_json:
                 click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
-            click.echo(f"\npaceline: interrupted; go on with: paceline run {_resume_flags(store, run.id)}", err=True)
+            # What a later command must say: the store, a URL without its password, and the hosts.
+            options = dict(click.get_current_context().params)
+            if "://" in (options.get("store") or ""):
+                options["store"] = store.location.shown
+            command = f"paceline run --resume {run.id}"
+            for name in ("store", "hosts", "remote_shell", "remote_python", "master_address"):
+                if options.get(name):
+                    command += f" --{name.replace('_', '-')} {shlex.quote(options[name])}"
+            click.echo(f"\npaceline: interrupted; go on with: {command}", err=True)
         return INTERRUPTED
     finally:
         listener.close()
@@ -384,24 +386,14 @@ def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) ->
     return True
 
 
-def _resume_flags(store: Store, run_id: str) -> str:
-    """What a later command must say to go on with this run: its store, a URL without its password, and its hosts."""
-    given = dict(click.get_current_context().params)
-    if "://" in (given.get("store") or ""):
-        given["store"] = store.location.shown
-    names = ("store", "hosts", "remote_shell", "remote_python", "master_address")
-    flags = (f" --{name.replace('_', '-')} {shlex.quote(given[name])}" for name in names if given.get(name))
-    return f"--resume {run_id}{''.join(flags)}"
-
-
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
     from paceline.analysis.compare.verdicts import is_interleaved
-    from paceline.cli._ab import show_turns
+    from paceline.cli._ab import show_pairs
 
     path = _write_report(records, output) if output.report else None
     if output.answer is None and is_interleaved(records):
-        output = replace(output, answer=partial(show_turns, as_json=output.as_json))
+        output = replace(output, answer=partial(show_pairs, as_json=output.as_json))
     if output.as_json:
         if output.answer is not None:
             output.answer(records)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,71 +28,57 @@ def known_ceilings(records: RunRecords) -> KnownCeilings:
         profile = load_profile(identity_of(records.run.environment))
     except (ValidationError, PacelineError):  # several hosts, or an invalid profile, which `paceline machine` reports
         profile = None
+    datasheets = []
     names = {name for record in records.records if (name := record.subject.device)}
+    for name, kind in itertools.product(sorted(names), accelerators()):
+        sheet = kind.datasheet(name)
+        if sheet is None:
+            continue
+        at = {"device": kind.name, "device_name": name}
+        for precision in BYTES:
+            if rate := sheet.rate(precision):
+                unit = "OP/s" if precision == "int8" else "FLOP/s"
+                datasheets.append(Ceiling(**at, kind="compute", name=precision, value=rate, unit=unit))
+        datasheets.append(Ceiling(**at, kind="memory", name=DEVICE_MEMORY, value=sheet.memory_bandwidth, unit="B/s"))
     return KnownCeilings(
         measured=profile.ceilings if profile else (),
         source=f"{MEASURE}, {profile.measured_at:%Y-%m-%d}, run {profile.run_id}" if profile else "",
-        datasheet=tuple(one for name in sorted(names) for one in _promised(name)),
+        datasheet=tuple(datasheets),
     )
-
-
-def _promised(device_name: str) -> Iterator[Ceiling]:
-    for kind in accelerators():
-        sheet = kind.datasheet(device_name)
-        if sheet is None:
-            continue
-        at = {"device": kind.name, "device_name": device_name}
-        for precision in BYTES:
-            rate = sheet.rate(precision)
-            if rate:
-                unit = "OP/s" if precision == "int8" else "FLOP/s"
-                yield Ceiling(**at, kind="compute", name=precision, value=rate, unit=unit)
-        yield Ceiling(**at, kind="memory", name=DEVICE_MEMORY, value=sheet.memory_bandwidth, unit="B/s")
 
 
 def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = False) -> tuple[NodeTable, bool]:
     """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for."""
-    from paceline.analysis.diagnose.superbench import read_nodes
+    from paceline.analysis.diagnose.superbench import nodes_results, read_nodes
     from paceline.analysis.diagnose.table import assemble, results_of, run_names
+    from paceline.report.export import jsonl
+    from paceline.report.export.superbench import results
 
-    theirs = [text for text in texts if _is_theirs(text)]
+    def is_theirs(text: str) -> bool:
+        """Whether it is a file or folder of SuperBench's results; what is ours says so in its first line."""
+        path = Path(text)
+        if not _looks_like_a_file(text):
+            return False  # the name of a run or a tag, even where a folder has the same
+        if not path.is_file():
+            return path.is_dir()
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            return not jsonl.is_ours(lines.readline())
+
+    theirs = [text for text in texts if is_theirs(text)]
     ours = [text for text in texts if text not in theirs]
     parts: list[NodeResults] = [part for text in theirs for part in read_nodes(Path(text))]
-    if ours:
-        runs = [run for source in read_sources(ours, store) for run in source.runs]
-        if parts or superbench:
-            names = run_names(runs)
-            parts += [_under_their_names(run, name) for run, name in zip(runs, names, strict=True)]
-        else:
-            parts += results_of(runs)
+    runs = [run for source in read_sources(ours, store) for run in source.runs]
+    if not parts and not superbench:
+        parts = results_of(runs)
+    else:  # runs of ours as SuperBench would have written them
+        for run, name in zip(runs, run_names(runs), strict=True):
+            nodes = nodes_results(run.run.environment.host_name, results(run.records))
+            nodes.run, nodes.environment = name, run.run.environment
+            parts.append(nodes)
     if not parts:
         message = f"there are no results in {', '.join(texts)}; name a run, a tag, or a file of results"
         raise InputError("no-results", message, value=", ".join(texts))
     return assemble(parts), bool(theirs) or superbench
-
-
-def _is_theirs(text: str) -> bool:
-    """Whether it is a file or folder of SuperBench's results; what is ours says so in its first line."""
-    from paceline.report.export import jsonl
-
-    path = Path(text)
-    if not _looks_like_a_file(text):
-        return False  # the name of a run or a tag, even where a folder has the same
-    if not path.is_file():
-        return path.is_dir()
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        return not jsonl.is_ours(lines.readline())
-
-
-def _under_their_names(run: RunRecords, name: str) -> NodeResults:
-    """A run of ours as SuperBench would have written it."""
-    from paceline.analysis.diagnose.superbench import nodes_results
-    from paceline.report.export.superbench import results
-
-    nodes = nodes_results(run.run.environment.host_name, results(run.records))
-    nodes.run = name
-    nodes.environment = run.run.environment
-    return nodes
 
 
 PUBLISHED = "published:"  # before the name of figures that others published
@@ -105,13 +92,8 @@ class Source:
     runs: tuple[RunRecords, ...]
 
 
-def read_source(text: str, store: str | None = None) -> Source:
-    """The runs behind one word; of a tag all that carry it, the oldest first."""
-    return read_sources([text], store)[0]
-
-
 def read_sources(texts: list[str] | tuple[str, ...], store: str | None = None) -> list[Source]:
-    """The same for several words; the store is opened only if one of them is to be found there."""
+    """The runs behind each word, of a tag all that carry it, the oldest first; the store is opened only if needed."""
     from paceline.analysis.published.records import published_records
     from paceline.store import open_reader
 

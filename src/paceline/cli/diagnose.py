@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli._answers import chosen_format, format_options, give
-
-if TYPE_CHECKING:
-    from paceline.analysis.diagnose.judge import Diagnosis
 
 FORMATS = {
     "json": "One JSON object, for programs.",
@@ -47,46 +42,38 @@ def command(
 
     Exit code 1 when a node is defective.
     """
-    kind = chosen_format(flags, output, FORMATS)
-    diagnosis = _diagnose(sources, rules, baseline, store)
-    from paceline.report.diagnose import files
-    from paceline.report.diagnose.document import document
-
-    writers: dict[str, Callable[[Diagnosis], str | bytes]] = {
-        "json": files.as_json,
-        "jsonl": files.as_jsonl,
-        "csv": files.as_csv,
-        "png": files.as_png,
-        "xlsx": files.as_xlsx,
-    }
-    if kind == "xlsx":
-        output = output or "paceline-diagnosis.xlsx"
-    data = {name: partial(writer, diagnosis) for name, writer in writers.items()}
-    give(document(diagnosis), kind, output, "paceline-diagnosis", data)
-    sys.exit(DEFECTIVE if diagnosis.defective else 0)
-
-
-def _diagnose(sources: tuple[str, ...], rules: Path | None, baseline: Path | None, store: str | None) -> Diagnosis:
     from paceline.analysis.baseline import read_baseline
     from paceline.analysis.diagnose.judge import diagnose
     from paceline.analysis.diagnose.rules import default_rules, read_rules
     from paceline.cli._sources import read_table
     from paceline.core.errors import InputError
+    from paceline.report.diagnose import files
+    from paceline.report.diagnose.document import document
 
+    kind = chosen_format(flags, output, FORMATS)
     ruleset = read_rules(rules) if rules else default_rules()
     reference = read_baseline(baseline) if baseline else None
     is_ours = reference is not None and reference.names != "superbench"
     if is_ours and ruleset.is_theirs:
-        raise InputError(
-            "rules-with-other-names",
+        message = (
             f"the rules '{rules}' have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's: "
-            "make it with `paceline baseline RUN... --superbench`",
-            key="--baseline",
-            value=str(baseline),
+            "make it with `paceline baseline RUN... --superbench`"
         )
+        raise InputError("rules-with-other-names", message, key="--baseline", value=str(baseline))
     superbench = ruleset.is_theirs or (reference is not None and not is_ours)
     table, is_theirs = read_table(sources, store, superbench=superbench)
     if is_theirs and is_ours:
         message = f"the results have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's"
         raise InputError("results-with-other-names", message, key="--baseline", value=str(baseline))
-    return diagnose(table, ruleset, reference)
+    diagnosis = diagnose(table, ruleset, reference)
+    if kind == "xlsx":
+        output = output or "paceline-diagnosis.xlsx"
+    data: dict[str, Callable[[], str | bytes]] = {
+        "json": lambda: files.as_json(diagnosis),
+        "jsonl": lambda: files.as_jsonl(diagnosis),
+        "csv": lambda: files.as_csv(diagnosis),
+        "png": lambda: files.as_png(diagnosis),
+        "xlsx": lambda: files.as_xlsx(diagnosis),
+    }
+    give(document(diagnosis), kind, output, "paceline-diagnosis", data)
+    sys.exit(DEFECTIVE if diagnosis.defective else 0)

@@ -13,8 +13,8 @@ from paceline.cli._client import leader_options, open_client
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 _PAGE = 500
-_NAMES = 20  # letters of a name that are shown
-_BETWEEN = 3  # letters between two columns
+_NAMES = 20  # characters of a name that are shown
+_BETWEEN = 3  # characters between two columns
 
 
 @click.command()

@@ -12,6 +12,7 @@ import click
 
 from paceline.core.errors import InputError
 from paceline.core.quantity import parse_duration
+from paceline.service.engines import ENGINES, EngineOptions
 
 if TYPE_CHECKING:
     from paceline.core.run import RunRecords
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
     from paceline.store import Store
 
 
-def _engines() -> list[str]:
-    from paceline.service.engines import ENGINES
-
-    return sorted(ENGINES.registry().entries)
-
-
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option(
     "--store", metavar="PATH|URL", help="Where jobs and results are stored: a SQLite file or postgresql://..."
 )
-@click.option("--engine", type=click.Choice(_engines()), default="local", show_default=True, help="Who measures.")
+@click.option(
+    "--engine",
+    type=click.Choice(sorted(ENGINES.registry().entries)),
+    default="local",
+    show_default=True,
+    help="Who measures.",
+)
 @click.option(
     "--ray-host", metavar="IP", help="This machine's address on the private network; starts a Ray cluster there."
 )
@@ -76,8 +77,8 @@ def command(
     Ended by Ctrl-C, or however else, it goes on where it was when the same command is given again; what is being
     measured goes on meanwhile.
     """
-    from paceline.service.api import server
-    from paceline.service.engines import ENGINES, EngineOptions
+    from paceline.service.api import server, tokens
+    from paceline.service.api.guard import is_loopback
     from paceline.store import open_store
 
     server.require_packages()
@@ -107,7 +108,13 @@ def command(
     with open_store(store) as opened:
         if token_file is not None:
             _take_token(opened, token_file)
-        _refuse_open_door(opened, host)
+        now = datetime.now(UTC)
+        if not is_loopback(host) and all(tokens.has_expired(row, now) for row in opened.queue.tokens()):
+            message = (
+                f"--host {host} lets others in, and there is no valid token: make one with "
+                "`paceline token create NAME --scope submit`, or stay at 127.0.0.1"
+            )
+            raise InputError("open-without-token", message, key="--host", value=host)
         with server.only_leader(opened) as folder:
             options = EngineOptions(
                 folder,
@@ -174,18 +181,3 @@ def _take_token(store: Store, path: Path) -> None:
         raise InputError("unreadable-file", message, key="--token-file", value=str(path)) from None
     with store.queue.writing("keep the token") as writing:
         writing.put_token(tokens.row_of(token, name, tokens.Scope.ADMIN, None))
-
-
-def _refuse_open_door(store: Store, host: str) -> None:
-    from paceline.service.api.guard import is_loopback
-    from paceline.service.api.tokens import has_expired
-
-    now = datetime.now(UTC)
-    if not is_loopback(host) and all(has_expired(row, now) for row in store.queue.tokens()):
-        raise InputError(
-            "open-without-token",
-            f"--host {host} lets others in, and there is no valid token: make one with "
-            "`paceline token create NAME --scope submit`, or stay at 127.0.0.1",
-            key="--host",
-            value=host,
-        )

@@ -6,20 +6,14 @@ from typing import Any
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give
+from paceline.cli._answers import chosen_format, format_options, give, price_option
 
 
 @click.command("leaderboard")
 @click.argument("sources", nargs=-1, metavar="[RUN|TAG|FILE]...")
 @click.option("--case", "text", default="", metavar="TEXT", help="Only cases that have this in their name.")
 @click.option("--metric", metavar="NAME", help="What to rank by; unset is what leads each benchmark's report.")
-@click.option(
-    "--price",
-    "prices",
-    multiple=True,
-    metavar="[MACHINE=]PRICE",
-    help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.",
-)
+@price_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows of each board.")
 @click.option("--store", metavar="URL", help="Where results are stored.")
 @format_options()

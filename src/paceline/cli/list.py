@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from paceline.core.registry import Registry
 
 KINDS = ("benchmarks", "models", "suites", "servers")
 
@@ -36,23 +41,13 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         from paceline.runner.suite_file import load_suite, shipped
 
         return [{"name": name, "summary": load_suite(name).description} for name in shipped()], []
-    if kind == "benchmarks":
-        from paceline.benchmarks import registry
+    from paceline import benchmarks, models, servers
 
-        entries = {name: entry.summary for name, entry in registry().entries.items()}
-        broken = registry().broken
-    elif kind == "models":
-        from paceline.models import registry as models
-
-        entries = {name: spec.summary for name, spec in models().entries.items()}
-        broken = models().broken
-    else:
-        from paceline.servers import registry as servers
-
-        entries = {}
-        for name, server in servers().entries.items():
-            missing = server.missing()
-            entries[name] = f"{server.summary} (not here: {missing})" if missing else server.summary
-        broken = servers().broken
-    rows = [{"name": name, "summary": summary} for name, summary in entries.items()]
-    return rows, [{"module": failure.module, "reason": failure.reason} for failure in broken]
+    registries: dict[str, Callable[[], Registry[Any]]]
+    registries = {"benchmarks": benchmarks.registry, "models": models.registry, "servers": servers.registry}
+    registry = registries[kind]()
+    rows = []
+    for name, entry in registry.entries.items():
+        missing = entry.missing() if kind == "servers" else ""
+        rows.append({"name": name, "summary": f"{entry.summary} (not here: {missing})" if missing else entry.summary})
+    return rows, [{"module": failure.module, "reason": failure.reason} for failure in registry.broken]

@@ -11,8 +11,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.table import Table
-
     from paceline.core.environment import Cpu, Environment, Gpu
 
 Row = tuple[str, str | None]
@@ -55,11 +53,20 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
         document["profile"] = profile.model_dump(mode="json") if profile else None
         click.echo(json.dumps(document, indent=2))
     else:
+        from rich import box
         from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
 
         console = Console()
         for title, rows in sections(environment):
-            console.print(_table(title, rows))
+            table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
+            table.add_column(style="dim", no_wrap=True, min_width=15)
+            table.add_column(overflow="fold")
+            for name, value in rows:
+                if value:
+                    table.add_row(name, Text(value))  # as text, since a value's square brackets are not markup
+            console.print(table)
         if profile is not None:
             from paceline.cli import _profile
 
@@ -177,17 +184,3 @@ def _pair(now: float | None, most: float | None, unit: str) -> str | None:
 
 def _switch(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
-
-
-def _table(title: str, rows: list[Row]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True, min_width=15)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        if value:
-            table.add_row(name, Text(value))  # as text, since a value's square brackets are not markup
-    return table

@@ -50,16 +50,16 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        helps = []
+        for verb in self.list_commands(ctx):
+            path = _FOLDER / f"{verb}.py"
+            if path.exists():  # ours are read without importing them
+                doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+                helps.append((verb, doc.partition("\n")[0]))
+            else:
+                helps.append((verb, VERBS.of_others().get(verb).get_short_help_str(80)))
         with formatter.section("Verbs"):
-            formatter.write_dl([(verb, _first_line(verb)) for verb in self.list_commands(ctx)])
-
-
-def _first_line(verb: str) -> str:
-    """The verb's help, read without importing it where it is ours."""
-    if not (_FOLDER / f"{verb}.py").exists():
-        return VERBS.of_others().get(verb).get_short_help_str(80)
-    doc = ast.get_docstring(ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8"))) or ""
-    return doc.partition("\n")[0]
+            formatter.write_dl(helps)
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,7 +76,12 @@ def paceline() -> None:
 
 def main() -> None:
     """Run the command line; bad input ends with one clear message and exit code 2."""
-    _have_streams()
+    # Write nowhere if the caller closed an output, and never fail because of its encoding.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 -- for as long as the process lives
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if sys.argv[1:2] and sys.argv[1] in _BRIEF:
         gc.disable()  # the process is over before garbage could matter
         atexit.register(gc.freeze)  # otherwise the interpreter goes through all objects once more before it ends
@@ -104,12 +109,3 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     click.echo(f"paceline: {message}", err=True)
     sys.exit(code)
-
-
-def _have_streams() -> None:
-    """Write nowhere if the caller closed an output, and never fail because of its encoding."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 -- for as long as the process lives
-        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")

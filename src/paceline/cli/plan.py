@@ -13,7 +13,7 @@ import click
 from paceline.analysis.plan.calibrate import LIBAI, as_published
 from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
 from paceline.analysis.plan.timing import Cluster
-from paceline.analysis.plan.transformer import Transformer, transformer
+from paceline.analysis.plan.transformer import transformer
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
@@ -50,7 +50,6 @@ GPUS_PER_NODE = 8
 FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)}
 BATCH_PER_GPU = 32
 HEAD_SIZE = 64
-PIPE_WIDTH = 100
 MOST = 1_000_000  # of anything that a layout counts
 _COUNT = click.IntRange(1, MOST)
 
@@ -83,13 +82,11 @@ def find_cluster(request: ClusterRequest) -> ClusterEstimate:
     if request.device is not None:
         sheet = datasheet(request.device)
         if sheet is None:
-            raise InputError(
-                "unknown-device",
+            message = (
                 f"there is no datasheet of '{request.device}': write the name as the driver gives it, such as H200, "
-                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2",
-                key="--device",
-                value=request.device,
+                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2"
             )
+            raise InputError("unknown-device", message, key="--device", value=request.device)
         return _of_datasheet(request, request.device, sheet, [])
     environment = describe()
     gpus = [gpu for gpu in environment.usable_gpus if gpu.name]
@@ -102,13 +99,11 @@ def find_cluster(request: ClusterRequest) -> ClusterEstimate:
         return _of_profile(replace(request, precision=precision), profile, gpus)
     sheet = datasheet(name)
     if sheet is None:
-        raise InputError(
-            "unknown-device",
+        message = (
             f"there are no figures of {name} in {precision}: measure it first (paceline machine --measure), or plan "
-            "for another with --device",
-            key="--device",
-            value=name,
+            "for another with --device"
         )
+        raise InputError("unknown-device", message, key="--device", value=name)
     return _of_datasheet(request, name, sheet, gpus)
 
 
@@ -200,13 +195,11 @@ def _assumed_links(request: ClusterRequest, sheet: Datasheet | None) -> tuple[fl
 
 def _published(request: ClusterRequest) -> ClusterEstimate:
     if request.precision not in (None, "fp16"):
-        raise InputError(
-            "precision-not-published",
+        message = (
             f"there is no GPU here, and the published figures that stand in for one are in fp16: name the GPU to plan "
-            f"for in {request.precision}, such as --device H200 --memory 141GB",
-            key="--precision",
-            value=request.precision,
+            f"for in {request.precision}, such as --device H200 --memory 141GB"
         )
+        raise InputError("precision-not-published", message, key="--precision", value=request.precision)
     cluster = replace(
         LIBAI,
         gpus_per_node=request.gpus_per_node or LIBAI.gpus_per_node,
@@ -266,20 +259,28 @@ def command(
     """
     if store is not None and not verify:
         raise InputError("store-without-verify", "--store goes with --verify", key="--store", value=store)
-    shape = _shape(model, layers, hidden, heads, sequence)
+    if model not in FAMILIES:
+        raise unknown("model", model, FAMILIES, key="model")
+    usual = max(1, hidden // HEAD_SIZE)
+    if heads is None and hidden % usual:
+        message = f"--hidden {hidden} is not a multiple of {usual} heads, one for every {HEAD_SIZE}: give --heads"
+        raise InputError("missing-heads", message, key="--heads")
+    heads = heads or usual
+    if hidden % heads:
+        message = f"--hidden {hidden} is not a multiple of --heads {heads}"
+        raise InputError("not-a-multiple", message, key="--hidden", value=hidden)
+    shape = transformer(FAMILIES[model], layers, hidden, heads, sequence)
     size = _size("--memory", memory)
     rate = _size("--network", network and network.strip().removesuffix("/s"))
     estimate = find_cluster(ClusterRequest(gpus, device, size, gpus_per_node, rate, precision))
     shape = as_published(shape) if estimate.is_published else shape
     batch = global_batch or BATCH_PER_GPU * gpus
     if batch > MOST:
-        raise InputError(
-            "batch-too-large",
+        message = (
             f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
-            "layout takes: give a smaller --global-batch",
-            key="--global-batch",
-            value=batch,
+            "layout takes: give a smaller --global-batch"
         )
+        raise InputError("batch-too-large", message, key="--global-batch", value=batch)
     layouts = plan(shape, estimate.cluster, gpus=gpus, global_batch=batch, precision=estimate.precision)
     shown = layouts.candidates[:top]
     if verify and device is not None:
@@ -293,22 +294,25 @@ def command(
         click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
     else:
         _show(layouts, shown, estimate)
-    if verify:
-        sys.exit(_verify(layouts.model, shown, store, as_json=as_json))
+    if not verify:
+        return
+    # Measure the layouts like any suite, and compare the result with the prediction.
+    from paceline.cli import _running
+    from paceline.core.suite import Suite
 
+    size_of_model = {"hidden": layouts.model.hidden, "heads": layouts.model.heads, "sequence": layouts.model.sequence}
+    cases = [{"benchmark": "parallel", "case": str(one.layout)} | size_of_model for one in shown]
+    suite = Suite(name="plan", description="the best layouts of a plan", cases=cases)
 
-def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: int | None) -> Transformer:
-    if model not in FAMILIES:
-        raise unknown("model", model, FAMILIES, key="model")
-    usual = max(1, hidden // HEAD_SIZE)
-    if heads is None and hidden % usual:
-        message = f"--hidden {hidden} is not a multiple of {usual} heads, one for every {HEAD_SIZE}: give --heads"
-        raise InputError("missing-heads", message, key="--heads")
-    heads = heads or usual
-    if hidden % heads:
-        message = f"--hidden {hidden} is not a multiple of --heads {heads}"
-        raise InputError("not-a-multiple", message, key="--hidden", value=hidden)
-    return transformer(FAMILIES[model], layers, hidden, heads, sequence)
+    def answer(records: RunRecords) -> None:
+        lines = compared(shown, records)
+        if as_json:
+            click.echo(json.dumps({"event": "verified", "layouts": lines}))
+        else:
+            _show_compared(lines)
+
+    output = _running.Output(as_json=as_json, report=False, answer=answer)
+    sys.exit(_running.start(suite, {}, store, output, None))
 
 
 def _size(flag: str, text: str | None) -> int | None:
@@ -350,24 +354,36 @@ def _document(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: Cluster
     }
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-
-
 def _show(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    console = _console()
+    from paceline.report.render.terminal import open_console
+
+    console = open_console()
     best = shown[0]
     console.print(Text(f"Predicted best: {best.layout}, {show_count(best.samples_per_s)} samples/s.", "bold"))
     console.print(Text(" ".join(reasons(layouts))))
     console.print()
-    console.print(_times(console, shown))
+    parts = ("compute", "recompute", "bubble", "communication", "optimizer")
+    times = _table(console, "layout", "samples/s", "tokens/s", "MFU", *parts[:3], "comm.", parts[4])
+    names = ("parameters", "casts", "gradients", "optimizer", "activations", "vocabulary")
+    memories = _table(console, "fullest rank", "peak", "weights", *names[1:])
+    for one in shown:
+        short = f"{one.layout.mesh}{' ac' if one.layout.checkpointing else ''} mb{one.layout.micro_batch}"
+        times.add_row(
+            short,
+            show_count(one.samples_per_s),
+            show_count(one.tokens_per_s),
+            f"{100 * one.mfu:.1f} %" if one.mfu is not None else "unknown",
+            *(f"{100 * one.time.share(getattr(one.time, part)):.1f} %" for part in parts),
+        )
+        stage = f" stage {one.memory.stage}" if one.memory.stage else ""
+        sizes = (show_size(getattr(one.memory, name)) for name in names)
+        memories.add_row(short + stage, show_size(one.memory.peak), *sizes)
+    console.print(times)
     console.print()
-    console.print(_memories(console, shown))
+    console.print(memories)
     console.print()
     console.print(Text("As `paceline run parallel --case` takes them:"))
     for one in shown:
@@ -383,37 +399,6 @@ def _show(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEsti
         console.print(Padding(Text(line, "dim"), (0, 0, 0, 2)))
 
 
-def _times(console: Console, shown: Sequence[Candidate]) -> Table:
-    table = _table(
-        console, "layout", "samples/s", "tokens/s", "MFU", "compute", "recompute", "bubble", "comm.", "optimizer"
-    )
-    for one in shown:
-        time = one.time
-        spent = (time.compute, time.recompute, time.bubble, time.communication, time.optimizer)
-        table.add_row(
-            _short(one),
-            show_count(one.samples_per_s),
-            show_count(one.tokens_per_s),
-            f"{100 * one.mfu:.1f} %" if one.mfu is not None else "unknown",
-            *(f"{100 * time.share(part):.1f} %" for part in spent),
-        )
-    return table
-
-
-def _memories(console: Console, shown: Sequence[Candidate]) -> Table:
-    names = ("parameters", "casts", "gradients", "optimizer", "activations", "vocabulary")
-    table = _table(console, "fullest rank", "peak", "weights", *names[1:])
-    for one in shown:
-        parts = (getattr(one.memory, name) for name in names)
-        stage = f" stage {one.memory.stage}" if one.memory.stage else ""
-        table.add_row(_short(one) + stage, show_size(one.memory.peak), *(show_size(part) for part in parts))
-    return table
-
-
-def _short(one: Candidate) -> str:
-    return f"{one.layout.mesh}{' ac' if one.layout.checkpointing else ''} mb{one.layout.micro_batch}"
-
-
 def _table(console: Console, first: str, *numbers: str) -> Table:
     from rich import box
     from rich.table import Table
@@ -423,25 +408,6 @@ def _table(console: Console, first: str, *numbers: str) -> Table:
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def _verify(model: Transformer, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
-    """Measure the layouts like any suite, and compare the result with the prediction; returns the exit code."""
-    from paceline.cli import _running
-    from paceline.core.suite import Suite
-
-    shape = {"hidden": model.hidden, "heads": model.heads, "sequence": model.sequence}
-    cases = [{"benchmark": "parallel", "case": str(one.layout)} | shape for one in shown]
-    suite = Suite(name="plan", description="the best layouts of a plan", cases=cases)
-
-    def answer(records: RunRecords) -> None:
-        lines = compared(shown, records)
-        if as_json:
-            click.echo(json.dumps({"event": "verified", "layouts": lines}))
-        else:
-            _show_compared(lines)
-
-    return _running.start(suite, {}, store, _running.Output(as_json=as_json, report=False, answer=answer), None)
 
 
 def compared(shown: Sequence[Candidate], records: RunRecords) -> list[dict[str, Any]]:
@@ -466,7 +432,9 @@ def compared(shown: Sequence[Candidate], records: RunRecords) -> list[dict[str, 
 
 
 def _show_compared(lines: Sequence[dict[str, Any]]) -> None:
-    console = _console()
+    from paceline.report.render.terminal import open_console
+
+    console = open_console()
     table = _table(console, "layout", "predicted", "measured", "off by", "predicted peak", "measured peak", "off by")
 
     def cells(line: dict[str, Any], name: str, shown: Callable[[float], str]) -> tuple[str, str, str]:

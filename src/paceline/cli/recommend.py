@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give
+from paceline.cli._answers import chosen_format, format_options, give, price_option
 
 if TYPE_CHECKING:
     from paceline.analysis.cost import Prices
@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rate", metavar="RATE", help="What all replicas together must answer, such as 200/s.")
 @click.option("--budget", metavar="AMOUNT", help="The most to spend: '5 USD/h', or '0.02 USD/1k' for 1,000 requests.")
-@click.option(
-    "--price",
-    "prices",
-    multiple=True,
-    metavar="[MACHINE=]PRICE",
-    help="Of an hour of a GPU, or of a machine: '2.5 USD/h', or an instance such as c7g.large.",
-)
+@price_option
 @click.option("--carbon", metavar="INTENSITY", help="CO2 of your electricity, such as '400 g/kWh'.")
 @click.option("--case", "text", default="", metavar="TEXT", help="Only cases that have this in their name.")
 @click.option("--strict", is_flag=True, help="Leave out what may not meet the SLO.")

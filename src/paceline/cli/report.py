@@ -8,27 +8,21 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli._answers import chosen_format, format_options, write
+from paceline.report import export
 
 if TYPE_CHECKING:
     from paceline.core.run import RunRecords
-    from paceline.report.export import Export
 
 PAGES = {"html": "A self-contained page.", "md": "Markdown.", "png": "The overview as a picture."}
 
 
-def _exports() -> dict[str, Export]:
-    from paceline.report.export import EXPORTS
-
-    return dict(sorted(EXPORTS.registry().entries.items(), key=lambda item: (item[1].order, item[0])))
-
-
-def _formats() -> dict[str, str]:
-    return PAGES | {name: f"{one.summary[0].upper()}{one.summary[1:]}." for name, one in _exports().items()}
+EXPORTS = dict(sorted(export.EXPORTS.registry().entries.items(), key=lambda item: (item[1].order, item[0])))
+FORMATS = PAGES | {name: f"{one.summary[0].upper()}{one.summary[1:]}." for name, one in EXPORTS.items()}
 
 
 @click.command("report")
 @click.argument("run", default="last")
-@format_options(_formats())
+@format_options(FORMATS)
 @click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")
 @click.option("--charts", metavar="DIR", help="Every chart as a picture, and its data as CSV, into this folder.")
 @click.option("--store", metavar="URL", help="Where results are stored.")
@@ -41,8 +35,8 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
     if charts is not None and (output or any(flags.values())):
         raise click.UsageError("--charts goes alone: it writes several files into its own folder")
     suffixes = {".html": "html", ".htm": "html", ".md": "md", ".png": "png"}
-    suffixes |= {suffix: name for name, one in _exports().items() for suffix in one.suffixes}
-    kind = chosen_format(flags, output, _formats(), suffixes)
+    suffixes |= {suffix: name for name, one in EXPORTS.items() for suffix in one.suffixes}
+    kind = chosen_format(flags, output, FORMATS, suffixes)
     on_terminal = kind is None and charts is None
     if charts is not None or kind in ("html", "png"):
         vega.warm_up()  # while the run is read
@@ -74,6 +68,5 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
         target = "-" if kind == "md" else f"paceline-report-{records.run.id}.{kind}"
         content = pages[kind](records, ceilings=known_ceilings(records))
     else:
-        export = _exports()[kind]
-        content, target = export.render(records), export.file.format(run=records.run.id)
+        content, target = EXPORTS[kind].render(records), EXPORTS[kind].file.format(run=records.run.id)
     write(content.encode() if isinstance(content, str) else content, output or target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from paceline.core.errors import InputError, unknown
 if TYPE_CHECKING:
     from paceline.analysis.trend.series import History
     from paceline.core.run import RunRecords
-    from paceline.store import RunRow, Store
+    from paceline.store import RunRow
 
 MOST_RUNS = 1000
 LISTED = 20
@@ -77,7 +78,15 @@ def command(
     left = 0
     with (open_existing if spool is None else open_store)(store) as opened:
         if spool is not None:
-            left = _import(opened, spool)
+            imported, reasons = opened.import_spool(spool)
+            left = len(reasons)
+            shown = reasons[:MOST_REASONS] + ([f"{left - MOST_REASONS} more lines"] if left > MOST_REASONS else [])
+            if reasons and not imported:
+                message = f"no record could be imported: {'; '.join(shown)}"
+                raise InputError("nothing-imported", message, value=str(spool))
+            click.echo(f"{imported} records imported from {spool}", err=True)
+            for reason in shown:
+                click.echo(f"paceline: not imported: {reason}", err=True)
         if trend is None:
             rows = opened.runs(limit or LISTED)
         else:
@@ -91,27 +100,13 @@ def command(
         if fail_on_regression and history.worse:
             raise click.exceptions.Exit(1)
     elif kind == "json":
-        click.echo(json.dumps([_plain(row) for row in rows], indent=2))
+        click.echo(json.dumps([row.model_dump() for row in rows], indent=2, default=datetime.isoformat))
     elif rows:
         _table(rows)
     else:
         click.echo("There are no runs yet; start one with 'paceline run'.")
     if left:
         raise click.exceptions.Exit(1)
-
-
-def _import(store: Store, spool: Path) -> int:
-    """Import the records of a file; how many lines stay there. A file without any valid record is refused."""
-    imported, reasons = store.import_spool(spool)
-    shown = reasons[:MOST_REASONS]
-    if len(reasons) > MOST_REASONS:
-        shown.append(f"{len(reasons) - MOST_REASONS} more lines")
-    if reasons and not imported:
-        raise InputError("nothing-imported", f"no record could be imported: {'; '.join(shown)}", value=str(spool))
-    click.echo(f"{imported} records imported from {spool}", err=True)
-    for reason in shown:
-        click.echo(f"paceline: not imported: {reason}", err=True)
-    return len(reasons)
 
 
 def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> History:
@@ -135,13 +130,12 @@ def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> 
         chosen.append(records.model_copy(update={"records": matches}))
     series = history(chosen, metric)
     if not series.series:
-        raise InputError(
-            "no-history",
+        message = (
             f"no case was measured for '{metric}' in two runs on the same machine; a history needs some, "
             f"{'with --benchmark and --case less narrow, or ' if benchmark or text else ''}"
-            "by the same command at another time",
-            value=metric,
+            "by the same command at another time"
         )
+        raise InputError("no-history", message, value=metric)
     return series
 
 
@@ -159,20 +153,6 @@ def _show_history(history: History, kind: str | None, output: str | None) -> Non
     page = trend.document(history) if kind == "html" else trend.text_document(history, ascii_only=ascii_only)
     data = {"json": lambda: trend.to_json(history), "csv": lambda: trend.to_csv(history)}
     give(page, kind, output, name, data)
-
-
-def _plain(row: RunRow) -> dict[str, object]:
-    return {
-        "id": row.id,
-        "name": row.name,
-        "status": row.status,
-        "started_at": row.started_at.isoformat(),
-        "ended_at": row.ended_at.isoformat() if row.ended_at else None,
-        "cases": row.cases,
-        "ok": row.ok,
-        "not_ok": row.not_ok,
-        "tags": list(row.tags),
-    }
 
 
 def _table(rows: list[RunRow]) -> None:

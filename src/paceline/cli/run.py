@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._ab import read_turns
+from paceline.cli._ab import read_pairs
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
 from paceline.cli._running import folder_of, joined_value, refuse_if_none_can
 from paceline.core.errors import InputError, unknown
@@ -155,8 +155,8 @@ def command(
         if not tag.strip() or not tag.isprintable():
             message = f"--tag {tag!r} is not a name: give one that can be read and typed, such as nightly"
             raise InputError("invalid-tag", message, key="--tag", value=tag)
-    turns = read_turns(sides, rounds, overrides)
-    if turns is not None and (resume is not None or peer is not None):
+    paired = read_pairs(sides, rounds, overrides)
+    if paired is not None and (resume is not None or peer is not None):
         message = "--ab goes with neither --resume, which goes on in alternation by itself, nor --peer"
         raise InputError("ab-with-resume-or-peer", message, key="--ab")
     if retry_failed and resume is None:
@@ -168,7 +168,7 @@ def command(
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         if dry_run:
-            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, turns, filters)
+            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, paired, filters)
             if profile is not None:
                 refuse_if_none_can(cases)
             for case in cases:
@@ -179,7 +179,7 @@ def command(
         else:
             traces = folder_of(profile)
             suite = ctx.meta[SUITE]
-            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, turns, filters))
+            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, paired, filters))
 
 
 def find_suite(what: str) -> Suite:

@@ -14,44 +14,33 @@ def command(name: str) -> None:
     from paceline.benchmarks import registry as benchmarks
     from paceline.models import registry as models
     from paceline.models.generated import PREFIX
+    from paceline.models.user import find_model
     from paceline.runner.suite_file import shipped
 
     if name in benchmarks().entries:
-        _show_benchmark(name)
+        benchmark = benchmarks().get(name)
+        click.secho(name, bold=True)
+        click.echo(f"  {benchmark.summary}\n")
+        click.secho("Parameters", bold=True)
+        for key, field in benchmark.Parameters.model_fields.items():
+            default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)}"
+            click.echo(f"  {key:<16} {field.description or ''} [{default}]")
+        click.secho("\nMetrics", bold=True)
+        for metric in benchmark.metrics:
+            better = f", {metric.better} is better" if metric.better != "neither" else ""
+            click.echo(f"  {metric.name:<22} [{metric.unit or '-'}{better}] {metric.description}")
     elif name in models().entries or name.startswith(PREFIX):
-        _show_model(name)
+        spec = find_model(name, allow_import=False)
+        click.secho(spec.name, bold=True)
+        click.echo(f"  {spec.summary}")
+        if spec.parameters:
+            click.echo(f"  {spec.parameters:,} parameters")
+        click.echo(f"  task: {spec.task}; default batch: {spec.batch_size} {spec.sample}s")
+        for key, value in spec.settings.items():
+            click.echo(f"  {key}: {value}")
     elif name in shipped():
         click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
     else:
         guess = nearest(name, [*benchmarks().entries, *models().entries, *shipped()])
         message = f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
         raise InputError("unknown-name", message, value=name, suggestion=guess)
-
-
-def _show_benchmark(name: str) -> None:
-    from paceline.benchmarks import registry
-
-    benchmark = registry().get(name)
-    click.secho(name, bold=True)
-    click.echo(f"  {benchmark.summary}\n")
-    click.secho("Parameters", bold=True)
-    for key, field in benchmark.Parameters.model_fields.items():
-        default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)}"
-        click.echo(f"  {key:<16} {field.description or ''} [{default}]")
-    click.secho("\nMetrics", bold=True)
-    for metric in benchmark.metrics:
-        better = f", {metric.better} is better" if metric.better != "neither" else ""
-        click.echo(f"  {metric.name:<22} [{metric.unit or '-'}{better}] {metric.description}")
-
-
-def _show_model(name: str) -> None:
-    from paceline.models.user import find_model
-
-    spec = find_model(name, allow_import=False)
-    click.secho(spec.name, bold=True)
-    click.echo(f"  {spec.summary}")
-    if spec.parameters:
-        click.echo(f"  {spec.parameters:,} parameters")
-    click.echo(f"  task: {spec.task}; default batch: {spec.batch_size} {spec.sample}s")
-    for key, value in spec.settings.items():
-        click.echo(f"  {key}: {value}")

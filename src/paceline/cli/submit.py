@@ -109,33 +109,28 @@ def read_needs(text: str) -> dict[str, Any]:
 
 def _wait(client: Client, job_id: str, *, is_quiet: bool) -> Any:
     """The job once it has ended; interrupting this does not end the job."""
-    last = ""
+    last: list[str] = []
     try:
         while True:
             job = client.get(f"/jobs/{job_id}")
-            status = _status(job)
-            if status != last and not is_quiet:
-                click.echo(status)
-            last = status
+            progress = job["progress"]
+            words = [job["state"]]
+            if job["followers"]:
+                words.append(f"on {', '.join(job['followers'])}")
+            if job["state"] == "running" and progress["cases"]:
+                words.append(f"({progress['cases_done']} of {progress['cases']}: {progress['title'] or '...'})")
+            if job["waits_for"]:
+                words.append(f"({job['waits_for']})")
+            if job["failure"]:
+                words.append(f"({job['failure']['kind']}: {job['failure']['message']})")
+            if job["state"] in _FINAL and job["run_id"]:
+                words.append(f"- run {job['run_id']}")
+            if words != last and not is_quiet:
+                click.echo(" ".join(words))
+            last = words
             if job["state"] in _FINAL:
                 return job
             time.sleep(_POLL)
     except KeyboardInterrupt:
         click.echo(f"The job goes on; end it with: paceline cancel {job_id}", err=True)
         raise
-
-
-def _status(job: dict[str, Any]) -> str:
-    progress = job["progress"]
-    words = [job["state"]]
-    if job["followers"]:
-        words.append(f"on {', '.join(job['followers'])}")
-    if job["state"] == "running" and progress["cases"]:
-        words.append(f"({progress['cases_done']} of {progress['cases']}: {progress['title'] or '...'})")
-    if job["waits_for"]:
-        words.append(f"({job['waits_for']})")
-    if job["failure"]:
-        words.append(f"({job['failure']['kind']}: {job['failure']['message']})")
-    if job["state"] in _FINAL and job["run_id"]:
-        words.append(f"- run {job['run_id']}")
-    return " ".join(words)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline.service.api.tokens import TokenStatus
     from paceline.store.queue import AuditRow, TokenRow
 
 _STORE = click.option("--store", metavar="PATH|URL", help="The leader's store; by default this user's own.")
@@ -64,7 +63,18 @@ def list_tokens(as_json: bool, store: str | None) -> None:
         rows = opened.queue.tokens()
         statuses = tokens.token_statuses(rows, opened.queue.audited(tokens.AUDITED), datetime.now(UTC))
     if as_json:
-        click.echo(json.dumps([_document(status) for status in statuses], indent=2))
+        documents = [
+            {
+                "name": status.name,
+                "scopes": status.row.scopes if status.row else [],
+                "created_at": status.row.created_at if status.row else None,
+                "expires_at": status.row.expires_at if status.row else None,
+                "state": status.state,
+                "since": status.since,
+            }
+            for status in statuses
+        ]
+        click.echo(json.dumps(documents, indent=2, default=datetime.isoformat))
         return
     for status in statuses:
         scopes = ", ".join(status.row.scopes) if status.row else "-"
@@ -98,18 +108,6 @@ def _until(row: TokenRow) -> str:
 
 def _minute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
-
-
-def _document(status: TokenStatus) -> dict[str, Any]:
-    row = status.row
-    return {
-        "name": status.name,
-        "scopes": list(row.scopes) if row else [],
-        "created_at": row.created_at.isoformat() if row else None,
-        "expires_at": row.expires_at.isoformat() if row and row.expires_at else None,
-        "state": status.state,
-        "since": status.since.isoformat() if status.since else None,
-    }
 
 
 def _audit(what: str, name: str) -> AuditRow:

@@ -20,8 +20,6 @@ from paceline.core.record import Record, Result
 from paceline.core.registry import Kind
 from paceline.core.subject import Description, Economy, Precision, StepTrace, Subject
 
-TRACE = "trace"
-
 
 def usual_description(record: Record, primary: str) -> Description:
     """What any benchmark's record says, by the usual names of facts and parameters."""
@@ -47,27 +45,23 @@ def usual_description(record: Record, primary: str) -> Description:
         price_basis=_text(facts.get("price_basis")) or "",
         carbon=float(carbon) if isinstance(carbon, int | float) and not isinstance(carbon, bool) else None,
     )
+    fields, trace = facts.get("trace"), None
+    if isinstance(fields, Mapping) and fields.keys() & {"spent", "missing", "file"}:
+        fields = dict(fields)
+        if "cut_short" in facts:
+            fields["missing"] = f"{fields.get('missing', '')}: {facts['cut_short']}"
+        try:
+            trace = StepTrace.model_validate(fields)
+        except ValidationError:
+            files = {key: value for key, value in fields.items() if key in ("file", "no_file")}
+            trace = StepTrace(missing="another version of Paceline took it; the file may still exist", **files)
     return Description(
         primary=primary,
         subject=subject,
         economy=economy,
-        trace=_trace(facts),
+        trace=trace,
         timing="; ".join(map(str, timing)) if isinstance(timing, list) else _text(timing) or "",
     )
-
-
-def _trace(facts: Mapping[str, Any]) -> StepTrace | None:
-    fields = facts.get(TRACE)
-    if not isinstance(fields, Mapping) or not fields.keys() & {"spent", "missing", "file"}:
-        return None
-    fields = dict(fields)
-    if "cut_short" in facts:
-        fields["missing"] = f"{fields.get('missing', '')}: {facts['cut_short']}"
-    try:
-        return StepTrace.model_validate(fields)
-    except ValidationError:
-        rest = {key: value for key, value in fields.items() if key in ("file", "no_file")}
-        return StepTrace(missing="another version of Paceline took it; the file may still be there", **rest)
 
 
 def _text(value: object) -> str | None:

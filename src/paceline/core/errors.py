@@ -65,15 +65,8 @@ class InputError(PacelineError):
     def within(self, where: str, *, case: int | None = None, key: str | None = None) -> Self:
         """The same error as seen from outside: it says where, and fills in what was not known further in."""
         location = ", ".join(part for part in (where, self.where) if part)
-        return _restored(
-            type(self),
-            self.__dict__
-            | {
-                "where": location,
-                "case": case if self.case is None else self.case,
-                "key": key if self.key is None else self.key,
-            },
-        )
+        case, key = case if self.case is None else self.case, key if self.key is None else self.key
+        return _restored(type(self), self.__dict__ | {"where": location, "case": case, "key": key})
 
 
 @contextmanager
@@ -125,24 +118,24 @@ class SilentCorruption(CaseError):
     """The same work on the same data gave two different answers, or one that a higher precision contradicts."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a person who typed `name` most likely meant."""
-    candidates = {candidate.casefold(): candidate for candidate in known}
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that a person who typed `name` most likely meant."""
+    candidates = {candidate.casefold(): candidate for candidate in valid}
     matches = difflib.get_close_matches(name.casefold(), candidates, n=1, cutoff=0.5)
     return candidates[matches[0]] if matches else None
 
 
-def unknown(kind: str, name: str, known: Iterable[str], *, key: str | None = None) -> InputError:
-    """The error for a name that nobody knows: the nearest one, or otherwise all of them.
+def unknown(kind: str, name: str, valid: Iterable[str], *, key: str | None = None) -> InputError:
+    """The error for an unknown name, with the nearest valid one, or otherwise all of them.
 
     Its code is `unknown-KIND`: `unknown-benchmark`, `unknown-key`.
     """
-    known = sorted(known)
-    guess = nearest(name, known)
+    valid = sorted(valid)
+    guess = nearest(name, valid)
     if guess:
         hint = f"did you mean '{guess}'?"
     else:
-        shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+        shown = ", ".join(valid[:20]) + (f" and {len(valid) - 20} more" if len(valid) > 20 else "")
         hint = f"known are {shown or 'none'}"
     code = "unknown-" + re.sub(r"[^a-z0-9]+", "-", kind.partition(" in ")[0].lower()).strip("-")
     return InputError(code, f"unknown {kind} '{name}': {hint}", key=key, value=name, suggestion=guess)

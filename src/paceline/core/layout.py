@@ -7,7 +7,7 @@ a whole batch, nodes and GPUs of each. The word is read and printed back the sam
 from __future__ import annotations
 
 import re
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,19 +18,17 @@ ModelFamily = Literal["bert", "gpt2"]
 LayoutPrecision = Literal[FloatPrecision, "fp8"]
 
 EXAMPLE = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"
-_WORD = re.compile(
-    r"(?P<model>[a-z0-9-]+)/nl(?P<layers>\d+)_(?P<precision>[a-z0-9]+)"
-    r"_(?P<data>\d+)x(?P<tensor>\d+)x(?P<pipeline>\d+)(?P<checkpointing>_ac)?"
-    r"_mb(?P<micro_batch>\d+)_gb(?P<global_batch>\d+)_(?P<nodes>\d+)n(?P<gpus>\d+)g"
-)
 _PARTS = (
-    (r"[a-z0-9-]+/", "the model and a slash"),
-    (r"nl\d+_", "nl and the number of layers"),
-    (r"[a-z0-9]+_", "fp32, fp16, bf16 or fp8"),
-    (r"\d+x\d+x\d+_(ac_)?", "data x tensor x pipeline, like 2x2x4"),
-    (r"mb\d+_", "mb and the samples of a micro-batch"),
-    (r"gb\d+_", "gb and the samples of a whole batch"),
-    (r"\d+n\d+g$", "nodes and GPUs, like 2n8g"),
+    (r"(?P<model>[a-z0-9-]+)/", "the model and a slash"),
+    (r"nl(?P<layers>\d+)_", "nl and the number of layers"),
+    (r"(?P<precision>[a-z0-9]+)_", "fp32, fp16, bf16 or fp8"),
+    (
+        r"(?P<data>\d+)x(?P<tensor>\d+)x(?P<pipeline>\d+)_(?P<checkpointing>ac_)?",
+        "data x tensor x pipeline, like 2x2x4",
+    ),
+    (r"mb(?P<micro_batch>\d+)_", "mb and the samples of a micro-batch"),
+    (r"gb(?P<global_batch>\d+)_", "gb and the samples of a whole batch"),
+    (r"(?P<nodes>\d+)n(?P<gpus>\d+)g$", "nodes and GPUs, like 2n8g"),
 )
 
 Count = Field(ge=1, le=1_000_000)
@@ -56,37 +54,30 @@ class Layout(BaseModel):
     @classmethod
     def parse(cls, word: str) -> Self:
         """Read the word; whether its numbers agree with each other is for `check` to say."""
-        match = _WORD.fullmatch(word.strip())
-        if match is None:
-            message = f"'{word}' is not a layout: {_first_missing(word)}; write it like {EXAMPLE}"
-            raise InputError("not-a-layout", message, value=word)
-        fields = match.groupdict()
+        fields: dict[str, Any] = {}
+        rest = word.strip()
+        for pattern, part in _PARTS:
+            match = re.match(pattern, rest)
+            if match is None:
+                problem = f"{part} is expected at '{rest}'" if rest else f"{part} is missing at its end"
+                message = f"'{word}' is not a layout: {problem}; write it like {EXAMPLE}"
+                raise InputError("not-a-layout", message, value=word)
+            fields |= match.groupdict()
+            rest = rest[match.end() :]
         for name, kind in (("model", ModelFamily), ("precision", LayoutPrecision)):
             if fields[name] not in get_args(kind):
                 raise unknown(f"{name} in the layout '{word}'", fields[name], get_args(kind))
-        numbers = {name: int(fields[name]) for name in fields if name not in ("model", "precision", "checkpointing")}
-        for name, number in numbers.items():
-            if not 1 <= number <= 1_000_000:
-                message = f"'{word}': {name.replace('_', ' ')} = {number} must be from 1 to 1,000,000"
+        for name in [name for name in fields if name not in ("model", "precision", "checkpointing")]:
+            fields[name] = int(fields[name])
+            if not 1 <= fields[name] <= 1_000_000:
+                message = f"'{word}': {name.replace('_', ' ')} = {fields[name]} must be from 1 to 1,000,000"
                 raise InputError("layout-out-of-range", message, value=word)
-        return cls(
-            model=fields["model"],
-            precision=fields["precision"],
-            checkpointing=fields["checkpointing"] is not None,
-            **numbers,
-        )
+        return cls(**fields | {"checkpointing": fields["checkpointing"] is not None})
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.model}/nl{self.layers}",
-            self.precision,
-            self.mesh,
-            *(["ac"] if self.checkpointing else []),
-            f"mb{self.micro_batch}",
-            f"gb{self.global_batch}",
-            self.machines,
-        ]
-        return "_".join(parts)
+        checkpointing = "_ac" if self.checkpointing else ""
+        batches = f"mb{self.micro_batch}_gb{self.global_batch}"
+        return f"{self.model}/nl{self.layers}_{self.precision}_{self.mesh}{checkpointing}_{batches}_{self.machines}"
 
     @property
     def mesh(self) -> str:
@@ -112,32 +103,19 @@ class Layout(BaseModel):
         """Refuse numbers that contradict each other, with the arithmetic shown."""
         available = self.nodes * self.gpus
         if self.world_size != available:
-            raise InputError(
-                "layout-ranks",
+            message = (
                 f"'{self}' contradicts itself: {self.mesh} = {self.world_size} ranks against {self.machines} = "
-                f"{available} GPUs; make d x m x p equal nodes x GPUs",
-                value=str(self),
+                f"{available} GPUs; make d x m x p equal nodes x GPUs"
             )
+            raise InputError("layout-ranks", message, value=str(self))
         share = self.micro_batch * self.data
         if self.global_batch % share:
-            raise InputError(
-                "layout-batch",
+            message = (
                 f"'{self}' contradicts itself: gb {self.global_batch} is not a multiple of "
-                f"mb x d = {self.micro_batch} x {self.data} = {share}",
-                value=str(self),
+                f"mb x d = {self.micro_batch} x {self.data} = {share}"
             )
+            raise InputError("layout-batch", message, value=str(self))
         if self.layers < self.pipeline:
             message = f"'{self}' has {self.layers} layers for {self.pipeline} pipeline stages: use fewer stages"
             raise InputError("layout-stages", message, value=str(self))
         return self
-
-
-def _first_missing(word: str) -> str:
-    """Which part of the word is the first that cannot be read."""
-    rest = word.strip()
-    for pattern, part in _PARTS:
-        match = re.match(pattern, rest)
-        if match is None:
-            return f"{part} should stand at '{rest}'" if rest else f"{part} is missing at its end"
-        rest = rest[match.end() :]
-    return f"'{rest}' is too much at its end"

@@ -78,13 +78,16 @@ def refusal(complaints: Sequence[ErrorDetails], model: type[BaseModel]) -> Input
     path, _ = _place(model, first["loc"])
     if first["type"] == "extra_forbidden":
         _, inner = _place(model, first["loc"][:-1])
-        known = (inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model).model_fields
-        guess = nearest(str(first["loc"][-1]), known)
-        hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(known))}"
+        fields = (inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model).model_fields
+        guess = nearest(str(first["loc"][-1]), fields)
+        hint = f"did you mean '{guess}'?" if guess else f"known are {', '.join(sorted(fields))}"
         return InputError("unknown-key", f"unknown key '{path}': {hint}", key=path, suggestion=guess)
     if first["type"] == "missing":
         return InputError("missing-key", f"'{path}' is missing", key=path)
-    value = _harmless(first["input"])
+    # For programs to repeat: no parts of a parameter, which may hold secrets, and no address with one.
+    value = first["input"] if isinstance(first["input"], int | float | str) else None
+    if isinstance(value, str) and "@" in value:
+        value = None
     if first["type"] == "value_error":
         message = f"'{path}': {in_words(first)}" if path else in_words(first)
         return InputError("invalid-value", message, key=path or None, value=value)
@@ -96,13 +99,6 @@ def refusal(complaints: Sequence[ErrorDetails], model: type[BaseModel]) -> Input
     where = f"'{path}' = " if path else ""
     message = f"{where}{first['input']!r}: {guessed or '; or '.join(words)}"
     return InputError("invalid-value", message, key=path or None, value=value, suggestion=guess)
-
-
-def _harmless(value: object) -> object:
-    """A value that programs may repeat: no parts of a parameter, which may hold secrets, and no address with one."""
-    if isinstance(value, str):
-        return None if "@" in value else value
-    return value if isinstance(value, int | float) else None
 
 
 def in_words(complaint: ErrorDetails) -> str:

@@ -35,8 +35,8 @@ def _read(text: object, units: dict[str, float], what: str, example: str) -> flo
             raise ValueError(f"'{text}' is not a {what}; write it like {example}")
         value, unit = float(match.group(1)), match.group(2)
     if unit not in units:
-        known = ", ".join(name for name in units if name)
-        raise ValueError(f"'{text}' has the unknown unit '{unit}'; a {what} takes {known}")
+        valid = ", ".join(name for name in units if name)
+        raise ValueError(f"'{text}' has the unknown unit '{unit}'; a {what} takes {valid}")
     value *= units[unit]
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"'{text}' must be finite and not negative")

@@ -280,7 +280,12 @@ def _merge(parts: list[Measurement], whole: dict[_Key, Measurement]) -> Measurem
     first = parts[0]
     rule = first.metric.merge
     if first.derived_from:
-        return _merge_rates(parts, whole[_key(first.derived_from, first.at)])
+        # Together, all work over the time of the slowest; apart, the sum of what each does.
+        times = whole[_key(first.derived_from, first.at)]
+        is_pooled = times.metric.merge is Merge.POOLED
+        amounts = [part.summary.mean if is_pooled else part.work or 0.0 for part in parts]
+        joined = sum(amounts) if rule is Merge.SUM else sum(amounts) / len(amounts)
+        return Measurement.of_rate(first.metric, joined * times.summary.mean if is_pooled else joined, times)
     if rule is Merge.FIRST:
         return first
     if rule is Merge.SLOWEST:
@@ -295,14 +300,3 @@ def _merge(parts: list[Measurement], whole: dict[_Key, Measurement]) -> Measurem
         samples = join([part.samples for part in parts], axis=0)
         return replace(first, samples=list(map(float, samples)), summary=summarize(samples))
     return Measurement.of_value(first.metric, float(join(values)), at=first.at)
-
-
-def _merge_rates(parts: list[Measurement], times: Measurement) -> Measurement:
-    """Together, all work over the time of the slowest; apart, the sum of what each does."""
-    metric = parts[0].metric
-    if times.metric.merge is Merge.POOLED:
-        rates = [part.summary.mean for part in parts]
-        joined = sum(rates) if metric.merge is Merge.SUM else sum(rates) / len(rates)
-        return Measurement.of_rate(metric, joined * times.summary.mean, times)
-    work = [part.work or 0.0 for part in parts]
-    return Measurement.of_rate(metric, sum(work) if metric.merge is Merge.SUM else sum(work) / len(work), times)

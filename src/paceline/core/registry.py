@@ -29,7 +29,6 @@ from typing import Any, Generic, TypeVar
 
 from paceline.core.errors import InputError, unknown
 
-GROUP = "paceline.plugins"
 BUILTIN = "paceline"
 
 T = TypeVar("T")
@@ -113,7 +112,21 @@ class Kind(Generic[T]):
         else:
             if spec is not None and spec.submodule_search_locations is None:
                 return [provider]
-        return [name for folder in folders for name in _module_names(f"{provider}.{folder}", registry)]
+        names: list[str] = []
+        for package_name in (f"{provider}.{folder}" for folder in folders):
+            try:
+                if importlib.util.find_spec(package_name) is None:  # imports the provider; it need not have the folder
+                    continue
+                package = importlib.import_module(package_name)
+            except (Exception, SystemExit) as error:
+                missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+                # Where a folder above it is missing, so is this one, and nothing is wrong.
+                if "." not in missing or not f"{package_name}.".startswith(f"{missing}."):
+                    registry.fail(package_name, error)
+                continue
+            paths = getattr(package, "__path__", [])
+            names += [package_name, *(name for path in paths for name in _walk(path, package_name))]
+        return names
 
     def things_in(self, module: ModuleType) -> Iterator[tuple[str, T]]:
         """Classes of the base that are defined in a module, or instances of it at its top level or in its lists."""
@@ -122,22 +135,21 @@ class Kind(Generic[T]):
             values += value if isinstance(value, list | tuple) else [value]
         named: dict[str, T] = {}
         for value in values:
-            if self._is_one(value, module):
+            if inspect.isclass(value):
+                is_own = issubclass(value, self.base) and value.__module__ == module.__name__
+                is_one = is_own and not inspect.isabstract(value) and hasattr(value, "name")
+            else:
+                is_one = isinstance(value, self.base)
+            if is_one:
                 named.setdefault(self.key(value), value)
         return iter(named.items())
 
-    def _is_one(self, value: Any, module: ModuleType) -> bool:
-        if inspect.isclass(value):
-            is_own = issubclass(value, self.base) and value.__module__ == module.__name__
-            return is_own and not inspect.isabstract(value) and hasattr(value, "name")
-        return isinstance(value, self.base)
-
 
 @lru_cache(maxsize=64)
-def _scanned(kind: Kind[T], known: tuple[str, ...]) -> Registry[T]:
+def _scanned(kind: Kind[T], providers: tuple[str, ...]) -> Registry[T]:
     """Import every module where things of a kind may be, and register them."""
     registry: Registry[T] = Registry(kind.name)
-    for provider in known:
+    for provider in providers:
         for name in kind.modules(provider, registry):
             try:
                 entries = list(kind.things_in(importlib.import_module(name)))
@@ -152,22 +164,8 @@ def _scanned(kind: Kind[T], known: tuple[str, ...]) -> Registry[T]:
 @lru_cache(maxsize=1)
 def providers() -> tuple[str, ...]:
     """Packages that hold plug-ins; ours first, also when it runs from a folder without being installed."""
-    named = [point.value for point in entry_points(group=GROUP)]
+    named = [point.value for point in entry_points(group="paceline.plugins")]
     return tuple(dict.fromkeys([BUILTIN, *named]))
-
-
-def _module_names(package_name: str, registry: Registry[T]) -> list[str]:
-    try:
-        if importlib.util.find_spec(package_name) is None:  # imports the provider; one that has no such folder is fine
-            return []
-        package = importlib.import_module(package_name)
-    except (Exception, SystemExit) as error:
-        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-        # Where a folder above it is missing, so is this one, and nothing is wrong.
-        if "." not in missing or not f"{package_name}.".startswith(f"{missing}."):
-            registry.fail(package_name, error)
-        return []
-    return [package_name, *(name for path in getattr(package, "__path__", []) for name in _walk(path, package_name))]
 
 
 def _walk(path: str, prefix: str) -> Iterator[str]:

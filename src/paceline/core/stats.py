@@ -60,27 +60,27 @@ class Summary(BaseModel):
         percentile p of the time, so p99 is a slow step's rate.
         """
 
+        def rate(seconds: float) -> float:
+            return work / seconds if seconds > 0 else 0.0  # what took no measurable time has no infinite rate
+
         def turn(interval: Interval | None) -> Interval | None:
             if interval is None:
                 return None
-            # Student's interval of very noisy times may reach below zero; no rate is above the fastest one seen.
+            # Student's interval of very noisy times may reach below zero; no rate is above the fastest measured.
             fastest = max(interval.low, min(self.minimum, interval.high))
-            return Interval(
-                low=_divide(work, interval.high), high=_divide(work, fastest), confidence=interval.confidence
-            )
+            return Interval(low=rate(interval.high), high=rate(fastest), confidence=interval.confidence)
 
-        return Summary(
-            count=self.count,
-            effective_count=self.effective_count,
-            mean=_divide(work, self.mean),
-            median=_divide(work, self.median),
-            minimum=_divide(work, self.maximum),
-            maximum=_divide(work, self.minimum),
-            deviation=_divide(work, self.mean) * _divide(self.deviation, self.mean),
-            mean_interval=turn(self.mean_interval),
-            median_interval=turn(self.median_interval),
-            percentiles={name: _divide(work, value) for name, value in self.percentiles.items()},
-            outliers=self.outliers,
+        return self.model_copy(
+            update={
+                "mean": rate(self.mean),
+                "median": rate(self.median),
+                "minimum": rate(self.maximum),
+                "maximum": rate(self.minimum),
+                "deviation": rate(self.mean) * (self.deviation / self.mean if self.mean > 0 else 0.0),
+                "mean_interval": turn(self.mean_interval),
+                "median_interval": turn(self.median_interval),
+                "percentiles": {name: rate(value) for name, value in self.percentiles.items()},
+            }
         )
 
 
@@ -97,6 +97,11 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
     effective = effective_count(values)
     ordered = np.sort(values)
     mean = math.fsum(values) / values.size
+    deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
+    mean_interval = None
+    if values.size > 1 and effective >= 2:
+        reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * (deviation / math.sqrt(effective))
+        mean_interval = Interval(low=mean - reach, high=mean + reach, confidence=confidence)
     return Summary(
         count=int(values.size),
         effective_count=effective,
@@ -104,8 +109,8 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
         median=float(np.median(ordered)),
         minimum=float(ordered[0]),
         maximum=float(ordered[-1]),
-        deviation=float(values.std(ddof=1)) if values.size > 1 else 0.0,
-        mean_interval=_mean_interval(values, mean, effective, confidence),
+        deviation=deviation,
+        mean_interval=mean_interval,
         median_interval=_median_interval(ordered, effective, confidence),
         percentiles={f"{p:g}": float(np.percentile(ordered, p)) for p in PERCENTILES},
         outliers=int(outliers(ordered).sum()),
@@ -174,22 +179,17 @@ def drift(samples: Samples) -> float:
         return 0.0
     first, second = values[:half], values[-half:]
     before, after = float(np.median(first)), float(np.median(second))
-    warning = sum(
+    noise = sum(
         max(interval.high - middle, middle - interval.low)
         for interval, middle in ((median_interval(first), before), (median_interval(second), after))
         if interval is not None
     )
-    change = after - before
-    is_noise = abs(change) <= warning and _separation(first, second) < 0.95
-    return 0.0 if is_noise or not before else change / before
-
-
-def _separation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """In which part of all pairs, one of each half, the same half is the larger: 0.5 if they are mixed, 1 if apart."""
-    ordered = np.sort(first)
+    # In which part of all pairs, one of each half, the same half is the larger: 0.5 if they are mixed, 1 if apart.
+    ordered, pairs = np.sort(first), half * half
     smaller = np.searchsorted(ordered, second, "left").sum()
-    larger = first.size * second.size - np.searchsorted(ordered, second, "right").sum()
-    return float(max(smaller, larger) / (first.size * second.size))
+    larger = pairs - np.searchsorted(ordered, second, "right").sum()
+    is_noise = abs(after - before) <= noise and max(smaller, larger) / pairs < 0.95
+    return 0.0 if is_noise or not before else (after - before) / before
 
 
 def _median_interval(ordered: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:
@@ -227,14 +227,6 @@ def _order_rank(n: int, confidence: float) -> tuple[float, int]:
     return 1.0 - 2.0 * tail, rank
 
 
-def _mean_interval(values: NDArray[np.float64], mean: float, effective: float, confidence: float) -> Interval | None:
-    if values.size < 2 or effective < 2:
-        return None
-    error = float(values.std(ddof=1)) / math.sqrt(effective)
-    reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * error
-    return Interval(low=mean - reach, high=mean + reach, confidence=confidence)
-
-
 @lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t for probabilities above one half."""
@@ -254,16 +246,13 @@ def student_quantile(probability: float, freedom: float) -> float:
 
 def _student_upper(t: float, freedom: float) -> float:
     """P(T > t) for t >= 0, by the regularized incomplete beta function."""
-    return 0.5 * _incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
+    a, b, x = freedom / 2.0, 0.5, freedom / (freedom + t * t)
     if x <= 0.0 or x >= 1.0:
-        return 0.0 if x <= 0.0 else 1.0
+        return 0.0 if x <= 0.0 else 0.5
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1.0) / (a + b + 2.0):
-        return front * _beta_fraction(a, b, x) / a
-    return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
+        return 0.5 * (front * _beta_fraction(a, b, x) / a)
+    return 0.5 * (1.0 - front * _beta_fraction(b, a, 1.0 - x) / b)
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
@@ -286,8 +275,3 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
         if abs(step - 1.0) < 1e-15:
             break
     return value
-
-
-def _divide(a: float, b: float) -> float:
-    """A rate; what took no measurable time has none (0) rather than an infinite one."""
-    return a / b if b > 0 else 0.0

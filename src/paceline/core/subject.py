@@ -136,7 +136,7 @@ class Alias(_Part):
 
 
 class ServedLoad(_Part):
-    """How a server was loaded, and what was promised to its users."""
+    """How a server was loaded, and the SLO that it was to meet."""
 
     loop: str  # open, closed, burst
     server: str = ""  # its address, where it is not ours

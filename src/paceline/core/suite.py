@@ -16,7 +16,6 @@ from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.parameters import Parameters, refusal
 from paceline.core.quantity import Duration
 
-DEFAULT_TIMEOUT = 600.0
 MOST_CASES = 20_000
 
 AnyBenchmark = Benchmark[Any]
@@ -33,7 +32,7 @@ class CaseKeys(BaseModel):
     """Where to run: auto, cpu, or a device as KIND:INDEX (cuda:0, rocm:1), all of a kind as KIND:*"""
     ranks: int | None = Field(default=None, ge=1)
     """How many processes measure together (data parallel)"""
-    timeout: Duration = Field(default=DEFAULT_TIMEOUT, gt=0)
+    timeout: Duration = Field(default=600.0, gt=0)
     """End the case after this time"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own"""
@@ -46,10 +45,10 @@ class CaseKeys(BaseModel):
     @field_validator("only_on")
     @classmethod
     def _known_device(cls, value: str | None) -> str | None:
-        known = [HOST, "gpu", "gpus", "layout", *accelerator_kinds()]
-        if value is None or value in known:
+        devices = [HOST, "gpu", "gpus", "layout", *accelerator_kinds()]
+        if value is None or value in devices:
             return value
-        raise ValueError(f"'{value}' is not a device; write {', '.join(known[:-1])} or {known[-1]}")
+        raise ValueError(f"'{value}' is not a device; write {', '.join(devices[:-1])} or {devices[-1]}")
 
 
 class Suite(BaseModel):
@@ -75,11 +74,11 @@ class Suite(BaseModel):
             kind = "empty" if document is None else f"a {type(document).__name__}"
             message = f"a suite is a mapping with 'name' and 'cases', but this is {kind}"
             raise InputError("not-a-suite", message, where=where)
-        known = {"name", "description", "cases"}
+        keys = {"name", "description", "cases"}
         for key in document:
-            if key not in known:
-                guess = nearest(str(key), known)
-                hint = f"did you mean '{guess}'?" if guess else "what belongs to a case stands in its entry, indented"
+            if key not in keys:
+                guess = nearest(str(key), keys)
+                hint = f"did you mean '{guess}'?" if guess else "keys of a case belong in its entry, indented"
                 message = f"unknown key '{key}': {hint}"
                 raise InputError("unknown-key", message, where=where, key=str(key), suggestion=guess)
         cases = document.get("cases")
@@ -90,25 +89,22 @@ class Suite(BaseModel):
             message = "'cases' must be a list of mappings, each beginning with '- benchmark: NAME'"
             raise InputError("not-a-list", message, where=where, key="cases")
         for number, entry in enumerate(cases, start=1):
-            _refuse_other_shape(entry, f"{where}, case {number}", number)
+            in_entry = f"{where}, case {number}"
+            if not isinstance(entry, Mapping):
+                shown = "empty" if entry is None else repr(entry)
+                message = f"the entry is {shown}, but must be a mapping; write '- benchmark: NAME'"
+                raise InputError("not-a-mapping", message, where=in_entry, case=number)
+            for key in entry:
+                if isinstance(key, str):
+                    continue
+                message = f"the key {key!r} is not the name of a parameter; write 'NAME: {entry[key]}'"
+                raise InputError("not-a-name", message, where=in_entry, case=number, key=str(key))
         if "name" not in document:
             raise InputError("missing-key", "'name' is missing; add 'name: ...' at the top", where=where, key="name")
         try:
             return cls.model_validate({**document, "cases": [dict(entry) for entry in cases], "origin": origin})
         except ValidationError as error:
             raise refusal(error.errors(), cls).within(where) from None
-
-
-def _refuse_other_shape(entry: object, where: str, number: int) -> None:
-    """An entry of a suite is a mapping whose keys are texts."""
-    if not isinstance(entry, Mapping):
-        shown = "empty" if entry is None else repr(entry)
-        message = f"the entry is {shown}, but must be a mapping; write '- benchmark: NAME'"
-        raise InputError("not-a-mapping", message, where=where, case=number)
-    for key in entry:
-        if not isinstance(key, str):
-            message = f"the key {key!r} is not the name of a parameter; write 'NAME: {entry[key]}'"
-            raise InputError("not-a-name", message, where=where, case=number, key=str(key))
 
 
 class Here(BaseModel):
@@ -167,12 +163,19 @@ def expand(
     most_cases: int = MOST_CASES,
 ) -> list[Case]:
     """Every case of the suite with all its parameters, in order; bad input is refused before anything runs."""
-    entries, benchmarks = [], []
+    benchmarks = []
     for number, entry in enumerate(suite.cases, start=1):
         with located(f"{suite.name}, case {number}", case=number):
-            entries.append(_checked_name(entry))
-            benchmarks.append(lookup(entry["benchmark"]))
-    entries = _override(entries, benchmarks, overrides or {})
+            name = entry.get("benchmark")
+            if name is None:
+                guess = next((key for key in entry if nearest(str(key), ["benchmark"])), None)
+                hint = f"did you mean 'benchmark' by '{guess}'?" if guess else "write '- benchmark: NAME'"
+                raise InputError("missing-key", f"'benchmark' is missing; {hint}", key="benchmark")
+            if not isinstance(name, str):
+                message = f"'benchmark' = {name!r} must be one name"
+                raise InputError("not-a-name", message, key="benchmark", value=name)
+            benchmarks.append(lookup(name))
+    entries = _override(suite.cases, benchmarks, overrides or {})
     cases: list[Case] = []
     for number, (entry, benchmark) in enumerate(zip(entries, benchmarks, strict=True), start=1):
         with located(f"{suite.name}, case {number} ({benchmark.name})", case=number):
@@ -193,12 +196,19 @@ def _expand_entry(
 ) -> Iterator[Case]:
     """The cases of one entry, each with the index 0."""
     for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}):
-        keys, parameters = _split(choice, benchmark)
-        wanted, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
-        if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(wanted, nodes)):
+        of_case = {key: choice.pop(key) for key in list(choice) if key in CaseKeys.model_fields}
+        if (key := next((key for key in choice if key not in benchmark.Parameters.model_fields), None)) is not None:
+            raise unknown("key", key, [*benchmark.Parameters.model_fields, *CaseKeys.model_fields], key=key)
+        try:
+            keys = CaseKeys.model_validate(of_case)
+        except ValidationError as error:
+            raise refusal(error.errors(), CaseKeys) from None
+        parameters = benchmark.Parameters.read(choice)
+        required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
+        if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(required, nodes)):
             continue
         target = here.resolve(keys.target)
-        ranks = _ranks(keys, target, here, benchmark, wanted)
+        ranks = _ranks(keys, target, here, benchmark, required)
         case = Case(
             index=0,
             benchmark=benchmark.name,
@@ -249,18 +259,6 @@ def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark
     return ranks
 
 
-def _checked_name(entry: Mapping[str, Any]) -> dict[str, Any]:
-    name = entry.get("benchmark")
-    if name is None:
-        guess = next((key for key in entry if nearest(str(key), ["benchmark"])), None)
-        hint = f"did you mean 'benchmark' by '{guess}'?" if guess else "write '- benchmark: NAME'"
-        raise InputError("missing-key", f"'benchmark' is missing; {hint}", key="benchmark")
-    if not isinstance(name, str):
-        message = f"'benchmark' = {name!r} must be one name"
-        raise InputError("not-a-name", message, key="benchmark", value=name)
-    return dict(entry)
-
-
 def _override(
     entries: list[dict[str, Any]], benchmarks: list[type[AnyBenchmark]], overrides: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -275,66 +273,44 @@ def _override(
         scope = names.get(first.replace("-", "_"), "") if rest else ""  # keys are read with underscores
         key, _, part = (rest if scope else path).partition(".")
         used = False
-        known: set[str] = set()
+        valid: set[str] = set()
         for entry, benchmark in zip(entries, benchmarks, strict=True):
             fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark"}
             if scope in ("", benchmark.name):
-                known |= fields
-                if key in fields:
-                    entry[key] = _with_part(entry.get(key), part, value, path) if part else value
-                    used = True
+                valid |= fields
+            if scope in ("", benchmark.name) and key in fields:
+                whole = entry.get(key)
+                if part and whole is not None and not isinstance(whole, Mapping):
+                    message = f"the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts"
+                    raise InputError("no-parts", message, where=f"--set {path}", key=path, value=whole)
+                entry[key] = {**(whole or {}), part: value} if part else value
+                used = True
         if not used and part and not scope:
             raise unknown("benchmark in --set", key, names.values(), key=path)
         if not used:
-            raise unknown("key", key, known, key=path).within(f"--set {path}")
+            raise unknown("key", key, valid, key=path).within(f"--set {path}")
     return entries
-
-
-def _with_part(whole: object, part: str, value: Any, path: str) -> dict[str, Any]:
-    """A parameter that has parts, with one of them changed."""
-    if whole is not None and not isinstance(whole, Mapping):
-        message = f"the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts"
-        raise InputError("no-parts", message, where=f"--set {path}", key=path, value=whole)
-    return {**(whole or {}), part: value}
-
-
-def _split(choice: Mapping[str, Any], benchmark: type[AnyBenchmark]) -> tuple[CaseKeys, Parameters]:
-    of_case = {key: value for key, value in choice.items() if key in CaseKeys.model_fields}
-    rest = {key: value for key, value in choice.items() if key not in CaseKeys.model_fields}
-    fields = benchmark.Parameters.model_fields
-    for key in rest:
-        if key not in fields:
-            raise unknown("key", str(key), [*fields, *CaseKeys.model_fields], key=str(key))
-    try:
-        keys = CaseKeys.model_validate(of_case)
-    except ValidationError as error:
-        raise refusal(error.errors(), CaseKeys) from None
-    return keys, benchmark.Parameters.read(rest)
 
 
 def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
     """Every combination of the lists in the entry; the last list varies fastest."""
-    axes = [
-        _choices(value, fields[key].annotation if key in fields else None, f"{path}{key}")
-        for key, value in entry.items()
-    ]
+    axes: list[list[Any]] = []
+    for key, value in entry.items():
+        annotation = fields[key].annotation if key in fields else None
+        parts = parts_of(annotation, value) if isinstance(value, Mapping) else None
+        if parts is not None:
+            axes.append(list(_matrix(value, parts, f"{path}{key}.")))
+        elif not isinstance(value, list):
+            axes.append([value])
+        elif takes_list(annotation):
+            axes.append(value if value and all(isinstance(item, list) for item in value) else [value])
+        elif value:
+            axes.append(value)
+        else:
+            message = f"'{path}{key}' is an empty list; give at least one value, or leave the key out"
+            raise InputError("empty-list", message, key=f"{path}{key}")
     for combination in itertools.product(*axes):
         yield dict(zip(entry, combination, strict=True))
-
-
-def _choices(value: object, annotation: Any, path: str) -> list[Any]:
-    if isinstance(value, list):
-        if not takes_list(annotation):
-            if not value:
-                message = f"'{path}' is an empty list; give at least one value, or leave the key out"
-                raise InputError("empty-list", message, key=path)
-            return value
-        return value if value and all(isinstance(item, list) for item in value) else [value]
-    if isinstance(value, Mapping):
-        parts = parts_of(annotation, value)
-        if parts is not None:
-            return list(_matrix(value, parts, f"{path}."))
-    return [value]
 
 
 def takes_list(annotation: Any) -> bool:

@@ -148,11 +148,17 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
     they lie: each from the completion of the one before it, as they are timed.
     """
     windows = _completions(events) if steps_queue else [span for _, span in _marks(events)[1:]]
-    parts = _parts(events, on_device=on_device)
+    # What ran when: kernels as they are, operators without those that lie within them.
+    workers = [event for event in events if (event.on_device if on_device else event.is_operator)]
+    lasting = [event for event in workers if event.end > event.start]
+    if on_device:
+        parts = [(event, (event.start, event.end)) for event in lasting]
+    else:
+        parts = [(event, span) for event, span in own_time(lasting) if not event.name.startswith(_WAITING)]
     if not windows or not parts:
         return None
     inside = union(windows)
-    total = length(inside)
+    total, steps = length(inside), len(windows)
     by_name: dict[str, list[Span]] = {}
     by_group: dict[str, list[Span]] = {}
     for event, span in parts:
@@ -161,19 +167,27 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
     within = {group: overlap(union(spans), inside) for group, spans in by_group.items()}
     groups = {group: length(spans) / total for group, spans in within.items() if spans}
     shares, hidden = _shares(within, total)
-    calls = Counter(
-        event.name
-        for event in _workers(events, on_device=on_device)
-        if any(start <= event.start < end for start, end in inside)
-    )
-    kernels = [
-        _kernel(name, spans, inside, calls[name], len(windows), on_device=on_device) for name, spans in by_name.items()
-    ]
-    kernels = sorted((one for one in kernels if one.seconds > 0), key=lambda one: (-one.seconds, one.name))
+    calls = Counter(event.name for event in workers if any(start <= event.start < end for start, end in inside))
+    kernels = []
+    for name, spans in by_name.items():
+        seconds = sum(length(overlap([span], inside)) for span in spans) / steps / 1e9
+        if seconds > 0:
+            group = group_of(name, on_device=on_device)
+            share = length(overlap(union(spans), inside)) / total
+            kernel = KernelTime(
+                name=name[:NAME_LENGTH],
+                group=group,
+                kind=KINDS[group],
+                calls=calls[name] / steps,
+                seconds=seconds,
+                share=share,
+            )
+            kernels.append(kernel)
+    kernels.sort(key=lambda kernel: (-kernel.seconds, kernel.name))
     return TimeSpent(
         on_device=on_device,
-        steps=len(windows),
-        step_seconds=total / len(windows) / 1e9,
+        steps=steps,
+        step_seconds=total / steps / 1e9,
         shares=shares,
         hidden_communication=hidden,
         groups=dict(sorted(groups.items(), key=lambda group: (-group[1], group[0]))),
@@ -197,32 +211,6 @@ def _shares(within: dict[str, list[Span]], total: int) -> tuple[dict[str, float]
     return shares | {IDLE: 1.0 - length(taken) / total}, hidden
 
 
-def _kernel(
-    name: str, spans: list[Span], inside: Sequence[Span], calls: int, steps: int, *, on_device: bool
-) -> KernelTime:
-    group = group_of(name, on_device=on_device)
-    return KernelTime(
-        name=name[:NAME_LENGTH],
-        group=group,
-        kind=KINDS[group],
-        calls=calls / steps,
-        seconds=sum(length(overlap([span], inside)) for span in spans) / steps / 1e9,
-        share=length(overlap(union(spans), inside)) / length(inside),
-    )
-
-
-def _workers(events: Iterable[TraceEvent], *, on_device: bool) -> list[TraceEvent]:
-    return [event for event in events if (event.on_device if on_device else event.is_operator)]
-
-
-def _parts(events: Iterable[TraceEvent], *, on_device: bool) -> list[tuple[TraceEvent, Span]]:
-    """What ran when: kernels as they are, operators without those that lie within them."""
-    workers = [event for event in _workers(events, on_device=on_device) if event.end > event.start]
-    if on_device:
-        return [(event, (event.start, event.end)) for event in workers]
-    return [(event, span) for event, span in own_time(workers) if not event.name.startswith(_WAITING)]
-
-
 def _marks(events: Iterable[TraceEvent]) -> list[tuple[int, Span]]:
     return sorted((event.step, (event.start, event.end)) for event in events if event.step is not None)
 
@@ -230,7 +218,8 @@ def _marks(events: Iterable[TraceEvent]) -> list[tuple[int, Span]]:
 def _completions(events: Sequence[TraceEvent]) -> list[Span]:
     """From the end of each step's last work on the device to that of the next step."""
     marks = _marks(events)
-    launched = {event.correlation: _step_at(marks, event.start) for event in events if event.is_launch}
+    launches = (event for event in events if event.is_launch)
+    launched = {one.correlation: step for one in launches for step, (start, end) in marks if start <= one.start < end}
     ends: dict[int, int] = {}
     for event in events:
         step = launched.get(event.correlation) if event.on_device else None
@@ -238,7 +227,3 @@ def _completions(events: Sequence[TraceEvent]) -> list[Span]:
             ends[step] = max(ends.get(step, 0), event.end)
     in_order = [ends[step] for step, _ in marks if step in ends]
     return [(before, after) for before, after in pairwise(in_order) if after > before]
-
-
-def _step_at(marks: Sequence[tuple[int, Span]], moment: int) -> int | None:
-    return next((step for step, (start, end) in marks if start <= moment < end), None)

@@ -10,10 +10,7 @@ STEP_MARK = "paceline step "  # the name of the annotation around a traced step,
 
 Span = tuple[int, int]  # nanoseconds
 
-_DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
-_HOST_CATEGORIES = ("cpu_op", "user_annotation")
-_TALKING = ("gloo:", "nccl", "rccl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +28,13 @@ class TraceEvent:
     @property
     def is_talking(self) -> bool:
         """Whether it moves data between ranks."""
-        return any(word in self.name.lower() for word in _TALKING)
+        return any(word in self.name.lower() for word in ("gloo:", "nccl", "rccl"))
 
     @property
     def is_operator(self) -> bool:
         """Whether the host works in it; annotations only give a name to what others do, except those of gloo."""
-        return not self.on_device and (self.category == "cpu_op" or (self._is_note and self.is_talking))
+        is_talking_note = self.category == "user_annotation" and self.is_talking
+        return not self.on_device and (self.category == "cpu_op" or is_talking_note)
 
     @property
     def is_launch(self) -> bool:
@@ -46,11 +44,8 @@ class TraceEvent:
     @property
     def step(self) -> int | None:
         """Which traced step it marks, if it marks one."""
-        return int(self.name.removeprefix(STEP_MARK)) if self._is_note and self.name.startswith(STEP_MARK) else None
-
-    @property
-    def _is_note(self) -> bool:
-        return self.category == "user_annotation"
+        is_mark = self.category == "user_annotation" and self.name.startswith(STEP_MARK)
+        return int(self.name.removeprefix(STEP_MARK)) if is_mark else None
 
 
 def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
@@ -58,8 +53,8 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
     events = []
     for one in trace["traceEvents"]:
         category = one.get("cat")
-        on_device = category in _DEVICE_CATEGORIES
-        if one.get("ph") != "X" or not (on_device or category in _HOST_CATEGORIES or category in _LAUNCH_CATEGORIES):
+        on_device = category in ("kernel", "gpu_memcpy", "gpu_memset")
+        if one.get("ph") != "X" or not (on_device or category in ("cpu_op", "user_annotation", *_LAUNCH_CATEGORIES)):
             continue
         start = round(one["ts"] * 1000)
         events.append(
@@ -78,11 +73,6 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
 
 def own_time(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
     """Of events that lie within one another in their lanes, when each was the innermost; communication is one whole."""
-    for lane in _lanes(events):
-        yield from _innermost_parts(lane)
-
-
-def _innermost_parts(lane: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
     around: list[TraceEvent] = []
     now = 0  # until when time is given away
 
@@ -96,15 +86,17 @@ def _innermost_parts(lane: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, S
             if around[-1].end <= moment:
                 around.pop()
 
-    for event in lane:
-        yield from until(event.start)
-        while around and around[-1].end <= event.start:
-            around.pop()
-        if around and around[-1].is_talking:
-            continue  # what is done within it is a part of it
-        now = max(now, event.start)
-        around.append(event)
-    yield from until(max((event.end for event in lane), default=0))
+    for lane in _lanes(events):
+        around, now = [], 0
+        for event in lane:
+            yield from until(event.start)
+            while around and around[-1].end <= event.start:
+                around.pop()
+            if around and around[-1].is_talking:
+                continue  # what is done within it is a part of it
+            now = max(now, event.start)
+            around.append(event)
+        yield from until(max(event.end for event in lane))
 
 
 def innermost(events: Iterable[TraceEvent]) -> list[TraceEvent]:

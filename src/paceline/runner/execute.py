@@ -140,7 +140,7 @@ class _Rank:
     pid: int
     channel: Channel
     log: Path
-    kept: Result | None = None  # what stands if it does not live to send its result
+    fallback: Result | None = None  # what counts if it does not live to send its result
     result: Result | None = None
     result_at: float = 0.0
     failure: Failure | None = None
@@ -225,8 +225,15 @@ class CaseExecution:
                 for key, _ in selector.select(timeout=min(0.2, max(0.0, deadline - now) + 0.001)):
                     if key.data is not None and not self._hear(key.data):
                         selector.unregister(key.fileobj)
-                for pid, status in self.server.poll_ends().items():
-                    self._note_end(pid, status)
+                ends = self.server.poll_ends()
+                for rank in (rank for rank in self._ranks if rank.pid in ends):
+                    # The end may be heard of before the last message. Grandchildren may still hold the other end, so
+                    # this never waits.
+                    while rank.is_open and select.select([rank.channel], [], [], 0)[0] and self._hear(rank):
+                        pass
+                    rank.ended = True
+                    if rank.is_open and not rank.killed:
+                        self._fail(rank, self._death(rank, ends[rank.pid]))
 
     def _hear(self, rank: _Rank) -> bool:
         """Take one message of a rank; False when it has closed its end."""
@@ -242,7 +249,7 @@ class CaseExecution:
                 self._end.keep(message["progress"])
                 self.on_progress(message["progress"])
         elif "kept" in message:
-            rank.kept = Result.model_validate(message["kept"])
+            rank.fallback = Result.model_validate(message["kept"])
         elif "result" in message:
             rank.result = Result.model_validate(message["result"])
             rank.result_at = time.monotonic()
@@ -252,22 +259,11 @@ class CaseExecution:
             self._fail(rank, Failure(rank.rank, Outcome(failed["outcome"]), cause, failed["at"]))
         return True
 
-    def _note_end(self, pid: int, status: int) -> None:
-        rank = next((rank for rank in self._ranks if rank.pid == pid), None)
-        if rank is None:
-            return
-        # The end may be heard of before the last message. Grandchildren may still hold the other end: never wait.
-        while rank.is_open and select.select([rank.channel], [], [], 0)[0] and self._hear(rank):
-            pass
-        rank.ended = True
-        if rank.is_open and not rank.killed:
-            self._fail(rank, self._death(rank, status))
-
     def _fail(self, rank: _Rank, failure: Failure) -> None:
         if rank.failure is not None:  # a sleep that ends because the rank was asked where it is, say
             return
-        if rank.kept is not None:  # all was measured; what was lost is what came after
-            rank.result = rank.kept
+        if rank.fallback is not None:  # all was measured; what was lost is what came after
+            rank.result = rank.fallback
             rank.result.facts["cut_short"] = failure.cause.message
             rank.result_at = time.monotonic()
             return
@@ -300,7 +296,17 @@ class CaseExecution:
         """Kill what is late, and what waits for a rank that will never come."""
         failures = [rank.failure for rank in self._ranks if rank.failure is not None]
         if now >= deadline:
-            self._time_out([rank for rank in self._ranks if rank.is_open], now)
+            late = [rank for rank in self._ranks if rank.is_open]
+            # Say of each rank what it was doing, so that those that wait for another one are not taken for the cause.
+            positions = stacks.ask({rank.pid: rank.log for rank in late if not rank.ended})
+            for rank in late:
+                where = positions.get(rank.pid)
+                doing = f": {where}" if where is not None else ""
+                remedy = "raise it with --timeout, or make the case smaller"
+                message = f"not done after {self.case.timeout:g} s{doing}; {remedy}"
+                detail = "\n".join(text for text in (where.stack if where else "", _tail(rank.log)) if text)
+                cause = Cause(kind=CauseKind.TIMEOUT, message=message, detail=detail, rank=self._shown(rank.rank))
+                self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
             self._kill(self._ranks)
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
@@ -309,18 +315,6 @@ class CaseExecution:
             self._kill(self._ranks)
         else:
             self._kill([r for r in self._ranks if r.result is not None and now >= r.result_at + LINGER_SECONDS])
-
-    def _time_out(self, late: list[_Rank], now: float) -> None:
-        """Say of each rank what it was doing, so that those that wait for another one are not taken for the cause."""
-        positions = stacks.ask({rank.pid: rank.log for rank in late if not rank.ended})
-        for rank in late:
-            where = positions.get(rank.pid)
-            doing = f": {where}" if where is not None else ""
-            remedy = "raise it with --timeout, or make the case smaller"
-            message = f"not done after {self.case.timeout:g} s{doing}; {remedy}"
-            detail = "\n".join(text for text in (where.stack if where else "", _tail(rank.log)) if text)
-            cause = Cause(kind=CauseKind.TIMEOUT, message=message, detail=detail, rank=self._shown(rank.rank))
-            self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
 
     def _kill(self, ranks: list[_Rank]) -> None:
         victims = [rank for rank in ranks if not rank.ended]

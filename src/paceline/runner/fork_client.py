@@ -31,7 +31,6 @@ class WarmServer:
     _process: subprocess.Popen[bytes] | None = None
     _control: Channel | None = None
     _imported: set[str] = field(default_factory=set)
-    _ticket: int = 0
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
 
     def __enter__(self) -> WarmServer:
@@ -51,9 +50,8 @@ class WarmServer:
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""
         ours, theirs = Channel.pair()
-        self._ticket += 1
         try:
-            self._live().send({"do": "fork", "ticket": self._ticket} | order, [theirs.fileno()])
+            self._live().send({"do": "fork"} | order, [theirs.fileno()])
         finally:
             theirs.close()
         return int(self._await("forked", deadline)["forked"]), ours

@@ -40,7 +40,12 @@ def main() -> None:
             ready, _, _ = select.select([control.fileno(), wake_read], [], [])
             if wake_read in ready:
                 os.read(wake_read, 4096)
-                _report_ends(control, children)
+                with contextlib.suppress(ChildProcessError):
+                    while children and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                        pid, status = ended
+                        if children.pop(pid, None) is not None:
+                            kill_groups({pid})  # what a case leaves behind in its group must not disturb the next one
+                            control.send({"ended": pid, "status": status})
             if control.fileno() in ready:
                 order = control.receive()
                 if order is None:
@@ -82,21 +87,7 @@ def _obey(order: dict[str, Any], descriptors: list[int], control: Channel, child
     for descriptor in descriptors:
         os.close(descriptor)
     children[pid] = Path(order["log"]).parent
-    control.send({"forked": pid, "ticket": order["ticket"]})
-
-
-def _report_ends(control: Channel, children: dict[int, Path]) -> None:
-    while children:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if pid in children:
-            del children[pid]
-            kill_groups({pid})  # what a case leaves behind in its group must not disturb the next one
-            control.send({"ended": pid, "status": status})
+    control.send({"forked": pid})
 
 
 def _become_case(order: dict[str, Any], descriptor: int) -> None:

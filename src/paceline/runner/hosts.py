@@ -93,7 +93,15 @@ class HostRanks:
         self._agents = Agents(shell, AGENT)
         self._nodes: list[_Node] = []
         self.devices: dict[str, int] = {}  # of the first host, by kind
-        self._master = master or _master_address(hosts)
+        # Where the ranks meet: the first host, by the name that the others know it by.
+        self._master = master or (hosts[0].address if len(hosts) > 1 else "127.0.0.1")
+        if not master and len(hosts) > 1 and hosts[0].name == LOCAL:
+            other = hosts[1]
+            try:
+                self._master = own_address(other.address)
+            except OSError as error:
+                message = f"which address {other.name} reaches this host by is unknown ({error}); give --master-address"
+                raise InputError("unknown-own-address", message, key="--master-address") from None
         try:
             for host in hosts:
                 self._nodes.append(_Node(host, self._agents.enter(host.name)))
@@ -137,13 +145,11 @@ class HostRanks:
         """Refuse cases that were made for another number of ranks, as a resumed run may have them."""
         for case in cases:
             if case.ranks not in (1, self.size):
-                raise InputError(
-                    "wrong-number-of-ranks",
+                message = (
                     f"{case.benchmark} {case.title} is for {case.ranks} ranks, but --hosts gives {self.size}: "
-                    "name other hosts, or their slots like a:2",
-                    key=_FLAG,
-                    value=self.size,
+                    "name other hosts, or their slots like a:2"
                 )
+                raise InputError("wrong-number-of-ranks", message, key=_FLAG, value=self.size)
 
     def execute(self, _server: WarmServer, case: Case, on_progress: Callable[[Words], None]) -> CaseEnd:
         """All ranks of the case, wherever they are."""
@@ -253,19 +259,6 @@ class HostRanks:
 
     def _ask(self, nodes: Sequence[_Node], order: Words, seconds: float) -> dict[RemoteAgent, Words]:
         return self._agents.ask([node.agent for node in nodes], order, seconds)
-
-
-def _master_address(hosts: Sequence[Host]) -> str:
-    """Where the ranks meet: the first host, by the name that the others know it by."""
-    if len(hosts) == 1:
-        return "127.0.0.1"
-    if hosts[0].name != LOCAL:
-        return hosts[0].address
-    try:
-        return own_address(hosts[1].address)
-    except OSError as error:
-        message = f"which address {hosts[1].name} reaches this host by is not known ({error}); give --master-address"
-        raise InputError("unknown-own-address", message, key="--master-address") from None
 
 
 def _failure(node: _Node, case: Case, message: str, detail: str = "") -> Failure:

@@ -74,24 +74,10 @@ PATIENCE_SECONDS = 24 * 3600.0  # others may wait as long as the first process m
 GATHER_SECONDS = 30.0  # ranks end together; one that is this late after its timeout is lost
 
 
-@dataclass(frozen=True)
-class _Launcher:
-    """How a launcher names the rank, the number of ranks, and the same on this host."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-
-    def started(self, environment: Mapping[str, str]) -> bool:
-        return self.rank in environment and self.size in environment
-
-
-_TORCHRUN = _Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_OPEN_MPI = _Launcher(
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-)
-_MPICH = _Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+# How a launcher names the rank, the number of ranks, and the same on this host.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True)
@@ -123,16 +109,17 @@ class World:
 
     @classmethod
     def _of_any(cls, environment: Mapping[str, str]) -> World | None:
-        for launcher in (_TORCHRUN, _OPEN_MPI):
-            if launcher.started(environment):
-                return cls._of_launcher(launcher, environment)
+        for names in (_TORCHRUN, _OPEN_MPI):
+            if names[0] in environment and names[1] in environment:
+                return cls._of_launcher(names, environment)
         # mpiexec starts its helpers with srun, and srun may speak as MPICH does: who counts local ranks is in charge.
         step = environment.get("SLURM_STEP_ID", "")
         # Outside of a step are the script of sbatch and the shell of salloc.
         is_step = step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP and "SLURM_PROCID" in environment
-        if is_step and _MPICH.local_rank not in environment:
+        if is_step and _MPICH[2] not in environment:
             return cls._of_slurm(int(step), environment)
-        return cls._of_launcher(_MPICH, environment) if _MPICH.started(environment) else None
+        is_mpich = _MPICH[0] in environment and _MPICH[1] in environment
+        return cls._of_launcher(_MPICH, environment) if is_mpich else None
 
     @classmethod
     def _of_slurm(cls, step: int, environment: Mapping[str, str]) -> World:
@@ -150,23 +137,23 @@ class World:
         )
 
     @classmethod
-    def _of_launcher(cls, launcher: _Launcher, environment: Mapping[str, str]) -> World:
+    def _of_launcher(cls, names: tuple[str, str, str, str], environment: Mapping[str, str]) -> World:
+        rank, size, local_rank, local_size = names
         world = cls(
-            rank=int(environment[launcher.rank]),
-            size=int(environment[launcher.size]),
-            local_rank=int(environment.get(launcher.local_rank, environment[launcher.rank])),
-            local_size=int(environment.get(launcher.local_size, environment[launcher.size])),
+            rank=int(environment[rank]),
+            size=int(environment[size]),
+            local_rank=int(environment.get(local_rank, environment[rank])),
+            local_size=int(environment.get(local_size, environment[size])),
             address=environment.get("MASTER_ADDR", "127.0.0.1"),
             port=int(environment.get("MASTER_PORT", DEFAULT_PORT)),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
         if world.nodes > 1 and "MASTER_ADDR" not in environment:
-            raise InputError(
-                "missing-master-address",
+            message = (
                 f"{world.size} processes were started on {world.nodes} hosts, but nothing says where they meet: "
-                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)",
-                key="MASTER_ADDR",
+                "set MASTER_ADDR to an address of the first rank's host (mpirun: -x MASTER_ADDR=...)"
             )
+            raise InputError("missing-master-address", message, key="MASTER_ADDR")
         return world
 
 
@@ -191,13 +178,11 @@ class JoinedRanks:
             )
             self._network = self._find_network() if world.nodes > 1 else {}
         except (RuntimeError, OSError) as error:  # torch's own are RuntimeErrors
-            raise InputError(
-                "ranks-did-not-meet",
+            message = (
                 f"rank {world.rank} did not meet the other {world.size - 1} at {world.address}:{world.port}: "
-                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0",
-                key="MASTER_ADDR",
-                value=world.address,
-            ) from None
+                f"{str(error).splitlines()[0]}; set MASTER_ADDR and MASTER_PORT to where all of them reach rank 0"
+            )
+            raise InputError("ranks-did-not-meet", message, key="MASTER_ADDR", value=world.address) from None
         self._store.set_timeout(timedelta(seconds=PATIENCE_SECONDS))
 
     def announce(self, cases: Sequence[Case]) -> None:

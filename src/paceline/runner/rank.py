@@ -28,7 +28,13 @@ _NO_KERNEL = ("could not create a primitive", "not implemented for '", "no kerne
 def run_rank(order: dict[str, Any], channel: Channel) -> None:
     """Measure, and send what came of it; everything that goes wrong is an outcome."""
     die_with_parent()  # when the warm server is killed, so are its cases
-    _take_output(order["log"])
+    # What libraries print belongs to the case, not to the runner's terminal.
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(nothing)
     stacks.answer(Path(order["log"]))
     os.environ.update(order["environment"])
     # The runner removes its folder, whatever the case leaves there and however it ends.
@@ -102,14 +108,3 @@ def explain(error: BaseException) -> tuple[Outcome, Cause]:
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:500]
-
-
-def _take_output(path: str) -> None:
-    """What libraries print belongs to the case, not to the runner's terminal."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    os.close(nothing)

@@ -92,8 +92,16 @@ class SuiteRun:
         with WarmServer() as server:
             for case in self.todo:
                 record = self._measure(server, case)
-                if record is not None:
-                    self._keep(record)
+                if record is None:
+                    continue
+                try:
+                    self.sink.add(record)
+                except StoreError as error:  # which says where the record is now: the next case may still count
+                    self.all_ok = False
+                    self.put_aside.append(record)
+                    self.listener.trouble(str(error))
+                self.all_ok &= record.is_success
+                self.listener.case_ended(record)
         return self.all_ok
 
     def _measure(self, server: WarmServer, case: Case) -> Record | None:
@@ -152,13 +160,3 @@ class SuiteRun:
             conditions=conditions,
         )
         return described(record, self.run.environment)
-
-    def _keep(self, record: Record) -> None:
-        try:
-            self.sink.add(record)
-        except StoreError as error:  # which says where the record is now: the next case may still count
-            self.all_ok = False
-            self.put_aside.append(record)
-            self.listener.trouble(str(error))
-        self.all_ok &= record.is_success
-        self.listener.case_ended(record)

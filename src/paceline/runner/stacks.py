@@ -58,17 +58,16 @@ def ask(logs: Mapping[int, Path]) -> dict[int, Where]:
     deadline = time.monotonic() + ANSWER_SECONDS
     while not all(_written(log) for log in logs.values()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return {pid: Where(_written(log), _state(pid)) for pid, log in logs.items()}
+    positions = {}
+    for pid, log in logs.items():
+        letter = ""
+        with suppress(OSError):
+            letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        positions[pid] = Where(_written(log), _STATES.get(letter, ""))
+    return positions
 
 
 def _written(log: Path) -> str:
     with suppress(OSError):
         return log.with_suffix(".stack").read_text(errors="replace").strip()
-    return ""
-
-
-def _state(pid: int) -> str:
-    with suppress(OSError):
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return _STATES.get(letter, "")
     return ""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import InputError
 from paceline.store.location import default_url, locate
-from paceline.store.run_lookup import RunRow
+from paceline.store.reader import RunRow
 
 if TYPE_CHECKING:
-    from paceline.store.run_lookup import Reader
+    from paceline.store.reader import Reader
     from paceline.store.store import Store
 
 __all__ = ["RunRow", "Store", "default_url", "locate", "open_existing", "open_reader", "open_store"]
@@ -34,7 +34,7 @@ def open_existing(url_or_path: str | Path | None = None) -> Store:
 
 def open_reader(url_or_path: str | Path | None = None) -> Reader:
     """Open the same store only to read runs: at once where there is nothing to be migrated or imported."""
-    from paceline.store.run_lookup import open_file
+    from paceline.store.reader import open_file
 
     _must_exist(url_or_path)
     location = locate(default_url() if url_or_path is None else url_or_path)

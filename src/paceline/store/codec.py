@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -27,8 +27,8 @@ DESCRIPTION = tuple(Description.model_fields)  # of a record: its fields that de
 _MEASUREMENT = TypeAdapter(Measurement)
 _RECORD_FIELDS = set(Record.model_fields)
 _OUTCOMES = {one.value: one for one in Outcome}
-_put = object.__setattr__
-_fields = vars(BaseModel)["__dict__"]  # where a model keeps them
+_set = object.__setattr__
+_set_fields = vars(BaseModel)["__dict__"].__set__  # where a model keeps them
 _Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
@@ -90,47 +90,34 @@ def measurement_rows(record_id: int, record: Record) -> list[dict[str, Any]]:
     ]
 
 
-def to_run(fields: Mapping[str, Any], cases: Iterable[str]) -> Run:
-    """The run of the columns `RUN` and the documents of its cases, which are still text."""
-    run = Run.model_validate(fields)
-    run.cases = [_case(text) for text in cases]
-    return run
+def to_record(measurements: list[Measurement], started_at: datetime, row: Mapping[str, Any]) -> Record:
+    """The record of its measurements, its time and the columns `RECORD`, whose documents are still text.
 
-
-def to_record(
-    measurements: list[Measurement],
-    started_at: datetime,
-    run_id: str,
-    case: str,
-    attempt: int,
-    outcome: str,
-    cause: str | None,
-    seconds: float,
-    facts: str,
-    warnings: str,
-    conditions: str,
-    description: str,
-) -> Record:
-    """The record of its measurements, its time and the columns `RECORD`, whose documents are still text."""
-    described = read(Description, description)
-    return made(
-        Record,
-        _RECORD_FIELDS,
-        {
-            "run_id": run_id,
-            "case": _case(case),
-            "attempt": attempt,
-            "outcome": _OUTCOMES[outcome],
-            "cause": read(Cause, cause) if cause is not None else None,
-            "started_at": started_at,
-            "seconds": seconds,
-            "measurements": measurements,
-            "facts": loads(facts),
-            "warnings": [RecordWarning.model_validate(warning) for warning in loads(warnings)],
-            "conditions": loads(conditions),
-            **{name: getattr(described, name) for name in DESCRIPTION},
-        },
-    )
+    There may be a hundred thousand, so it is put together as `model_construct` does it, and without looking at each
+    field: the columns have types and the documents were read, so that nothing is left to check. All fields are set and
+    none can be added, so that all records may share the set of their names.
+    """
+    description = read(Description, row["description"])
+    fields = {
+        "run_id": row["run_id"],
+        "case": case(row["case"]),
+        "attempt": row["attempt"],
+        "outcome": _OUTCOMES[row["outcome"]],
+        "cause": read(Cause, row["cause"]) if row["cause"] is not None else None,
+        "started_at": started_at,
+        "seconds": row["seconds"],
+        "measurements": measurements,
+        "facts": loads(row["facts"]),
+        "warnings": [RecordWarning.model_validate(warning) for warning in loads(row["warnings"])],
+        "conditions": loads(row["conditions"]),
+        **{name: getattr(description, name) for name in DESCRIPTION},
+    }
+    record = Record.__new__(Record)
+    _set_fields(record, fields)
+    _set(record, "__pydantic_fields_set__", _RECORD_FIELDS)
+    _set(record, "__pydantic_extra__", None)
+    _set(record, "__pydantic_private__", None)
+    return record
 
 
 def to_line(record: Record) -> str:
@@ -141,20 +128,6 @@ def to_line(record: Record) -> str:
 def from_line(line: str | bytes) -> Record:
     """The record of a line; ValueError when it is not one."""
     return Record.model_validate(loads(line))
-
-
-def made(kind: type[_Model], names: set[str], fields: dict[str, Any]) -> _Model:
-    """A model of fields whose columns have types and whose documents were read: nothing is left to check.
-
-    There may be a hundred thousand, so it is put together as `model_construct` does it, and without looking at each
-    field. All fields are set and none can be added, so that all models may share the set of their names.
-    """
-    new = kind.__new__(kind)
-    _fields.__set__(new, fields)
-    _put(new, "__pydantic_fields_set__", names)
-    _put(new, "__pydantic_extra__", None)
-    _put(new, "__pydantic_private__", None)
-    return new
 
 
 def read(kind: type[_Model], text: str) -> _Model:
@@ -169,7 +142,7 @@ def metric(text: str) -> Metric:
 
 
 @lru_cache(maxsize=32_768)
-def _case(text: str) -> Case:
+def case(text: str) -> Case:
     """A case is kept with its run and with each of its records."""
     return read(Case, text)
 

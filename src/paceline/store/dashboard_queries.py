@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, Text, cast, func, select
+from sqlalchemy import Text, cast, func, select
 
 from paceline.core.case import Case
+from paceline.core.gc_pause import no_garbage
 from paceline.core.record import Record
-from paceline.core.run import Run, RunRecords
-from paceline.store import codec, history
-from paceline.store.location import status_of
-from paceline.store.queue import LogRow, log_row
-from paceline.store.schema import cases, is_last, job_events, job_logs, measurements, records, runs
+from paceline.core.run import RunRecords
+from paceline.store import codec
+from paceline.store.queue import LogRow, select_rows
+from paceline.store.reader import LAST_ATTEMPT, WHOLE_CASE, load_records, load_run, load_runs, metric_names
+from paceline.store.schema import job_events, job_logs, records, runs
 from paceline.store.store import Store
 
 _RUNS_AT_ONCE = 500  # whose machines are asked for in one query
@@ -44,39 +44,22 @@ def latest(store: Store, limit: int) -> list[CaseDuration]:
                 gpus = row.gpus if isinstance(row.gpus, list) else []
                 measurable = [gpu for gpu in gpus if gpu.get("cuda_index") is not None]
                 machines[row.id] = tuple(gpu.get("name") or "GPU" for gpu in measurable)
-    # Many cases are alike; each is parsed once.
-    parsed = {text: Case(**codec.loads(text)) for text in {row.case_text for row in rows}}
-    return [CaseDuration(parsed[row.case_text], machines.get(row.run_id, ()), row.seconds) for row in rows]
-
-
-_OF_RECORD = ("run_id", "case", "attempt", "outcome", "cause", "started_at", "seconds", "facts", "warnings")
-_OF_MEASUREMENT = ("metric", "statistic", "summary", "derived_from", "work")
+    return [CaseDuration(codec.case(row.case_text), machines.get(row.run_id, ()), row.seconds) for row in rows]
 
 
 def headlines(store: Store) -> list[RunRecords]:
-    """All runs, the oldest first, with the last attempt at each case; planned cases and conditions are left out."""
-    with store.reading("read the figures of all runs") as connection:
-        of_run = _last_records(connection)
-        oldest_first = select(runs).order_by(runs.c.started_at, runs.c.id)
-        return [RunRecords(run=_run(row), records=of_run[row.id]) for row in connection.execute(oldest_first)]
-
-
-def _last_records(connection: Connection, run_id: str | None = None) -> dict[str, list[Record]]:
-    """The last attempt at each case, of one run or of all, by run; without samples, points of sweeps and conditions."""
-    whole = (measurements.c.scope == "") & (cast(measurements.c.at, Text) == "{}")
-    measured = select(measurements.c.record_id, *(measurements.c[name] for name in _OF_MEASUREMENT)).where(whole)
-    attempts = select(records.c.id, records.c.description, *(records.c[name] for name in _OF_RECORD)).where(is_last())
-    if run_id is not None:
-        measured = measured.join(records, records.c.id == measurements.c.record_id).where(records.c.run_id == run_id)
-        attempts = attempts.where(records.c.run_id == run_id)
-    of_record: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in connection.execute(measured.order_by(measurements.c.record_id, measurements.c.position)):
-        of_record[row.record_id].append({name: row._mapping[name] for name in _OF_MEASUREMENT})
+    """All runs, the oldest first, with the last attempt at each case; without planned cases and points of sweeps."""
     of_run: dict[str, list[Record]] = defaultdict(list)
-    for row in connection.execute(attempts.order_by(records.c.run_id, records.c.case_index)):
-        fields = {name: row._mapping[name] for name in _OF_RECORD} | row.description
-        of_run[row.run_id].append(Record.model_validate(fields | {"measurements": of_record[row.id]}))
-    return of_run
+    with store.asking("read the figures of all runs") as ask, no_garbage():
+        for record in load_records(ask, LAST_ATTEMPT, {}, samples=False, measured=WHOLE_CASE):
+            of_run[record.run_id].append(record)
+        return [RunRecords.model_construct(run=run, records=of_run[run.id]) for run in load_runs(ask)]
+
+
+def glance(store: Store, run_id: str) -> RunRecords | None:
+    """A run with its cases and the last attempt at each, without samples and points of sweeps."""
+    with store.asking(f"look at run '{run_id}'") as ask:
+        return load_run(ask, run_id, samples=False, measured=WHOLE_CASE)
 
 
 def edition(store: Store) -> tuple[object, ...]:
@@ -85,11 +68,6 @@ def edition(store: Store) -> tuple[object, ...]:
     with store.reading("look for new records") as connection:
         newest = connection.execute(select(*of_newest).order_by(records.c.id.desc()).limit(1)).one_or_none()
     return tuple(newest or ())
-
-
-def _run(row: Row[Any]) -> Run:
-    fields = row._asdict()
-    return Run.model_validate(fields | {"status": status_of(fields["status"], fields.pop("runner"))})
 
 
 _PLACEMENTS = 5_000  # the latest, among which those of a follower are looked for
@@ -104,24 +82,12 @@ class PastPlacement:
     run_id: str
 
 
-def glance(store: Store, run_id: str) -> RunRecords | None:
-    """A run with its cases and the last attempt at each, without samples, points of sweeps and conditions."""
-    with store.reading(f"look at run '{run_id}'") as connection:
-        row = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
-        if row is None:
-            return None
-        planned = select(cases.c.document).where(cases.c.run_id == run_id).order_by(cases.c.case_index)
-        run = _run(row)
-        run.cases = [Case.model_validate(document) for document in connection.scalars(planned)]
-        return RunRecords(run=run, records=_last_records(connection, run_id)[run_id])
-
-
 def last_lines(store: Store, job_id: str, limit: int) -> list[LogRow]:
     """The last pieces of a job's log, the oldest first."""
     last_first = (job_logs.c.attempt.desc(), job_logs.c.number.desc())
-    query = select(job_logs).where(job_logs.c.job_id == job_id).order_by(*last_first).limit(limit)
+    query = select_rows(job_logs, LogRow).where(job_logs.c.job_id == job_id).order_by(*last_first).limit(limit)
     with store.reading(f"load the end of the log of job '{job_id}'") as connection:
-        return [log_row(row) for row in reversed(connection.execute(query).all())]
+        return [LogRow(*row) for row in reversed(connection.execute(query).all())]
 
 
 def placements(store: Store, follower: str, limit: int) -> list[PastPlacement]:
@@ -140,5 +106,5 @@ def run_count(store: Store) -> int:
 
 def metrics(store: Store) -> list[str]:
     """The names of all metrics that were measured."""
-    with store.reading("list the metrics") as connection:
-        return sorted(history.known_metrics(connection))
+    with store.asking("list the metrics") as ask:
+        return metric_names(ask)

@@ -17,7 +17,6 @@ from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, spool
-from paceline.store.loading import load_all_attempts
 from paceline.store.location import (
     DESCRIBED_SINCE,
     REVISIONS,
@@ -26,7 +25,7 @@ from paceline.store.location import (
     Location,
     bad_postgres_url,
 )
-from paceline.store.run_lookup import BUSY_SECONDS, is_read_only, read_only_options
+from paceline.store.reader import BUSY_SECONDS, is_read_only, load_records, read_only_options
 from paceline.store.schema import records, runs
 from paceline.store.store import Store, opening_error
 
@@ -92,7 +91,7 @@ def describe_records(connection: Connection) -> None:
 
     for run_id in connection.scalars(select(runs.c.id)).all():
         environment = Environment.read(connection.scalar(select(runs.c.environment).where(runs.c.id == run_id)) or {})
-        for record in load_all_attempts(ask, run_id):
+        for record in load_records(ask, "run_id = :run_id", {"run_id": run_id}):
             attempt = {"run_id": run_id, "case_index": record.case.index, "attempt": record.attempt}
             description = codec.description_of(described(record, environment))
             connection.execute(update(records).filter_by(**attempt).values(description=description))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, Table, and_, delete, func, insert, or_, select, update
 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
@@ -231,9 +231,9 @@ class JobQueue:
 
     def events(self, job_id: str) -> list[EventRow]:
         """All that happened to a job, the first thing first."""
-        query = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
+        query = select_rows(job_events, EventRow).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
         with self._store.reading(f"load the history of job '{job_id}'") as connection:
-            return [EventRow(row.at, row.kind, row.document) for row in connection.execute(query)]
+            return [EventRow(*row) for row in connection.execute(query)]
 
     def acknowledged(self, job_id: str, attempt: int) -> int:
         """Up to which number an attempt's reports were taken; 0 if none was."""
@@ -246,16 +246,15 @@ class JobQueue:
         attempt, number = after
         later = and_(job_logs.c.attempt == attempt, job_logs.c.number > number)
         later = or_(job_logs.c.attempt > attempt, later)
-        query = select(job_logs).where(job_logs.c.job_id == job_id, later).limit(limit)
+        query = select_rows(job_logs, LogRow).where(job_logs.c.job_id == job_id, later).limit(limit)
         with self._store.reading(f"load the log of job '{job_id}'") as connection:
-            rows = connection.execute(query.order_by(job_logs.c.attempt, job_logs.c.number))
-            return [log_row(row) for row in rows]
+            return [LogRow(*row) for row in connection.execute(query.order_by(job_logs.c.attempt, job_logs.c.number))]
 
     def followers(self) -> list[FollowerRow]:
         """Every follower that was ever seen."""
         with self._store.reading("list followers") as connection:
-            rows = connection.execute(select(followers).order_by(followers.c.id))
-            return [FollowerRow(row.id, row.seen_at, row.document) for row in rows]
+            query = select_rows(followers, FollowerRow).order_by(followers.c.id)
+            return [FollowerRow(*row) for row in connection.execute(query)]
 
     def tokens(self) -> list[TokenRow]:
         """All tokens, as digests."""
@@ -266,8 +265,8 @@ class JobQueue:
     def audited(self, limit: int = 100) -> list[AuditRow]:
         """Who did what, the newest first."""
         with self._store.reading("read the audit log") as connection:
-            rows = connection.execute(select(audit).order_by(audit.c.id.desc()).limit(limit))
-            return [AuditRow(row.at, row.who, row.what, row.subject, row.outcome) for row in rows]
+            query = select_rows(audit, AuditRow).order_by(audit.c.id.desc()).limit(limit)
+            return [AuditRow(*row) for row in connection.execute(query)]
 
 
 def _job_values(job: JobDocument) -> dict[str, Any]:
@@ -275,9 +274,9 @@ def _job_values(job: JobDocument) -> dict[str, Any]:
     return plain | {"submitted_at": datetime.fromisoformat(job["submitted_at"]), "document": dict(job)}
 
 
-def log_row(row: Row[Any]) -> LogRow:
-    """Lines out of a row of their table."""
-    return LogRow(row.attempt, row.number, row.at, row.text, row.follower)
+def select_rows(table: Table, kind: type[EventRow | LogRow | FollowerRow | AuditRow]) -> Select[Any]:
+    """The columns of a table that make such a row, in its order."""
+    return select(*(table.c[field.name] for field in fields(kind)))
 
 
 def _put(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:

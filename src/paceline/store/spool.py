@@ -60,7 +60,13 @@ def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list
         if not left:
             path.unlink()
         elif len(left) < len(lines):
-            _replace(path, left)
+            fresh_descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+            with os.fdopen(fresh_descriptor, "wb") as file:
+                file.writelines(line + b"\n" for line in left)
+                file.flush()
+                os.fsync(fresh_descriptor)
+            Path(fresh).replace(path)
+            _sync_directory(path.parent)
         return len(lines) - len(left), refusals
 
 
@@ -103,16 +109,6 @@ def _append(path: Path, line: bytes) -> None:
         except OSError:
             os.ftruncate(descriptor, size)
             raise
-    _sync_directory(path.parent)
-
-
-def _replace(path: Path, lines: Sequence[bytes]) -> None:
-    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(line + b"\n" for line in lines)
-        file.flush()
-        os.fsync(descriptor)
-    Path(fresh).replace(path)
     _sync_directory(path.parent)
 
 

@@ -18,12 +18,11 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
-from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.store import codec, history, location, spool
-from paceline.store.loading import Ask, Rows
+from paceline.core.run import Run, RunStatus
+from paceline.store import codec, location, spool
 from paceline.store.location import Location, status_of
 from paceline.store.queue import JobQueue, Writing
-from paceline.store.run_lookup import Reader, RunRow
+from paceline.store.reader import Ask, Reader, Rows, RunRow
 from paceline.store.schema import cases, is_last, measurements, partials, records, runs
 
 # What a database's message contains, and what to do about it.
@@ -149,14 +148,6 @@ class Store(Reader):
         for row in rows:
             row["status"] = status_of(row["status"], row["runner"])
         return [RunRow.model_validate({name: row[name] for name in RunRow.model_fields}) for row in rows]
-
-    def history(self, metric: str, *, tag: str = "", limit: int | None = None) -> list[RunRecords]:
-        """The newest runs that measured a metric, the oldest first, with that metric alone and without samples."""
-        with self.reading(f"read the history of '{metric}'") as connection:
-            matches = history.read(connection, metric, tag=tag, limit=limit)
-            if not matches and not tag:
-                raise unknown("metric", metric, history.known_metrics(connection))
-        return matches
 
     def is_alive(self, run_id: str) -> bool:
         """Whether the process that runs the run still exists, as far as this host can know."""

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.benchmarks import find
-from paceline.cli._ab import PairedRuns, read_turns
+from paceline.cli._ab import PairedRuns, read_pairs
 from paceline.cli.compare import command
 from paceline.core.case import Case
 from paceline.core.errors import InputError
@@ -135,7 +135,7 @@ def expanded(side: object) -> list[Case]:
 
 
 def test_turns_are_balanced_and_share_the_budget() -> None:
-    turns = read_turns(["size=256", "size=512"], None, {})
+    turns = read_pairs(["size=256", "size=512"], None, {})
     assert turns is not None
     cases = turns.cases(expanded)
     assert [case.title[-2] for case in cases] == list("ABBAABBAABBA")
@@ -145,7 +145,7 @@ def test_turns_are_balanced_and_share_the_budget() -> None:
 
 
 def test_a_side_may_set_several_things() -> None:
-    turns = read_turns(["size=256,budget=2s", "size=512"], 4, {})
+    turns = read_pairs(["size=256,budget=2s", "size=512"], 4, {})
     assert turns == PairedRuns(({"size": "256", "budget": "2s"}, {"size": "512"}), 4)
 
 
@@ -163,7 +163,7 @@ def test_turns_that_cannot_be_are_refused(
     texts: list[str], rounds: int | None, overrides: dict[str, int], code: str
 ) -> None:
     with refused(code):
-        read_turns(texts, rounds, overrides)
+        read_pairs(texts, rounds, overrides)
 
 
 def test_the_same_on_both_sides_is_refused() -> None:

@@ -74,11 +74,11 @@ def test_more_stages_than_layers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("word", "complaint"),
     [
-        ("nl24_fp16_1x1x1_mb1_gb1_1n1g", "the model and a slash should stand at 'nl24"),
-        ("gpt2/24_fp16_1x1x1_mb1_gb1_1n1g", "nl and the number of layers should stand at '24_fp16"),
-        ("gpt2/nl24_fp16_1x1_mb1_gb1_1n1g", "data x tensor x pipeline, like 2x2x4 should stand at '1x1_mb1"),
+        ("nl24_fp16_1x1x1_mb1_gb1_1n1g", "the model and a slash is expected at 'nl24"),
+        ("gpt2/24_fp16_1x1x1_mb1_gb1_1n1g", "nl and the number of layers is expected at '24_fp16"),
+        ("gpt2/nl24_fp16_1x1_mb1_gb1_1n1g", "data x tensor x pipeline, like 2x2x4 is expected at '1x1_mb1"),
         ("gpt2/nl24_fp16_1x1x1_mb1_gb1_", "nodes and GPUs, like 2n8g is missing at its end"),
-        ("gpt2/nl24_fp16_1x1x1_mb1_gb1_1n1g_x", "nodes and GPUs, like 2n8g should stand at '1n1g_x'"),
+        ("gpt2/nl24_fp16_1x1x1_mb1_gb1_1n1g_x", "nodes and GPUs, like 2n8g is expected at '1n1g_x'"),
     ],
 )
 def test_a_word_that_is_none_is_refused_at_its_first_wrong_part(word: str, complaint: str) -> None:

@@ -17,7 +17,7 @@ from paceline.core.errors import StoreError
 from paceline.store import Store, locate, open_existing, open_reader, open_store, spool
 from paceline.store.engine import upgrade
 from paceline.store.location import REVISIONS, VARIABLE
-from paceline.store.run_lookup import FileReader, Reader
+from paceline.store.reader import FileReader, Reader
 from support.refused import refused
 from support.store_samples import a_record, a_run, a_store
 

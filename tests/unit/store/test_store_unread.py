@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement
 from paceline.store import codec
-from paceline.store.loading import to_measurement
+from paceline.store.reader import to_measurement
 
 PLAIN = Measurement.of_samples(Metric(name="step_time", unit="s"), [0.25, 0.5, -0.0, 1e22, 3.0], at={"size": 4})
 SCHEMA = TypeAdapter(Measurement)

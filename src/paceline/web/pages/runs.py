@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from paceline.core.errors import InputError
 from paceline.core.run import RunRecords, RunStatus
 from paceline.store.dashboard_queries import glance, run_count
-from paceline.store.run_lookup import RunRow
+from paceline.store.reader import RunRow
 from paceline.web.job_history import counted
 from paceline.web.pages import Page
 from paceline.web.site import Site, embedded, templates, wants_json

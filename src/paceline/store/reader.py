@@ -1,0 +1,340 @@
+"""Reads runs from a store, and does no more: what most verbs need of it.
+
+A SQLite file is read by the standard library alone: SQLAlchemy takes longer to import than most runs take to read. So
+the queries are plain SQL that SQLite and PostgreSQL both understand. Records may be many, and are read past everything
+that costs more than the reading.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict
+
+from paceline.core.errors import InputError, unknown
+from paceline.core.gc_pause import no_garbage
+from paceline.core.record import Measurement, PackedSamples, Record, Statistic
+from paceline.core.run import Run, RunRecords, RunStatus
+from paceline.core.stats import Summary
+from paceline.store import codec, spool
+from paceline.store.location import SCHEMA_VERSION, VERSION_TABLE, Location, status_of
+
+BUSY_SECONDS = 30
+WHOLE_CASE = """scope = '' AND CAST("at" AS TEXT) = '{}'"""  # neither one rank nor one point of a sweep
+LAST_ATTEMPT = """attempt = (
+    SELECT max(other.attempt) FROM records AS other
+    WHERE other.run_id = records.run_id AND other.case_index = records.case_index
+)"""
+_NEWEST_FIRST = "ORDER BY started_at DESC, id DESC"
+_ROWS_AT_ONCE = 1_000  # measurements as the database has them, next to those that were read
+_RUNS_AT_ONCE = 500  # a statement takes only so many values
+_DOCUMENTS = {
+    *("command", "tags", "environment", "runner"),
+    *("case", "cause", "facts", "warnings", "conditions", "description"),
+    *("at", "metric", "summary"),
+}
+
+
+class RunRow(BaseModel):
+    """A run as a list shows it; the counts are of the last attempt at each case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    status: RunStatus  # interrupted also when the runner's process is gone
+    started_at: datetime
+    ended_at: datetime | None
+    cases: int
+    ok: int
+    not_ok: int
+    tags: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Cases without a record."""
+        return self.cases - self.ok - self.not_ok
+
+
+class Rows(Protocol):
+    """What a database's cursor has in common with every other one."""
+
+    def fetchone(self) -> Any:
+        """The next row, if there is one."""
+
+    def fetchmany(self, size: int, /) -> Sequence[Any]:
+        """Some more rows."""
+
+    def fetchall(self) -> Sequence[Any]:
+        """All other rows."""
+
+
+Ask = Callable[[str, dict[str, Any]], Rows]  # a query in SQL, and the values of the :names in it
+
+
+def to_measurement(
+    metric: str,
+    scope: str,
+    at: str,
+    statistic: Statistic,
+    summary: str,
+    derived_from: str,
+    work: float | None,
+    samples: bytes = b"",
+) -> Measurement:
+    """The measurement of the columns `codec.MEASUREMENT`, whose documents are still text, and of its samples."""
+    return Measurement(
+        metric=codec.metric(metric),
+        scope=scope,
+        at=codec.loads(at),
+        statistic=statistic,
+        summary=partial(codec.read, Summary, summary),
+        samples=PackedSamples(samples),
+        derived_from=derived_from,
+        work=work,
+    )
+
+
+def load_runs(ask: Ask, which: str = "1 = 1", values: dict[str, Any] | None = None) -> list[Run]:
+    """Runs without their cases, the oldest first."""
+    names = (*codec.RUN, "runner")
+    query = f"SELECT {_columns(names)} FROM runs WHERE {which} ORDER BY started_at, id"
+    runs = []
+    for row in ask(query, values or {}).fetchall():
+        fields = dict(zip(names, row, strict=True))
+        fields |= {name: codec.loads(fields[name]) for name in names if name in _DOCUMENTS}
+        fields |= {name: _instant(fields[name]) for name in ("started_at", "ended_at") if fields[name] is not None}
+        fields["status"] = status_of(fields["status"], fields.pop("runner"))
+        runs.append(Run.model_validate(fields))
+    return runs
+
+
+def load_run(ask: Ask, run_id: str, *, samples: bool = True, measured: str = "1 = 1") -> RunRecords | None:
+    """The run with the last attempt at each of its cases, if there is one of this id."""
+    this = {"run_id": run_id}
+    runs = load_runs(ask, "id = :run_id", this)
+    if not runs:
+        return None
+    with no_garbage():
+        planned = ask("SELECT CAST(document AS TEXT) FROM cases WHERE run_id = :run_id ORDER BY case_index", this)
+        runs[0].cases = [codec.case(document) for (document,) in planned.fetchall()]
+        last = f"run_id = :run_id AND {LAST_ATTEMPT}"
+        records = load_records(ask, last, this, samples=samples, measured=measured)
+        return RunRecords.model_construct(run=runs[0], records=records)
+
+
+def load_records(
+    ask: Ask, which: str, values: dict[str, Any], *, samples: bool = True, measured: str = "1 = 1"
+) -> list[Record]:
+    """Records in the order of their cases and attempts, with some of their measurements.
+
+    `which` and `measured` are conditions for records and for measurements; samples are most of what there is.
+    """
+    columns = _columns([*codec.MEASUREMENT, *(["samples"] if samples else [])])
+    of_record: dict[int, list[Measurement]] = defaultdict(list)
+    rows = ask(
+        f"SELECT record_id, {columns} FROM measurements "
+        f"WHERE record_id IN (SELECT id FROM records WHERE {which}) AND {measured} ORDER BY record_id, position",
+        values,
+    )
+    while some := rows.fetchmany(_ROWS_AT_ONCE):
+        for record_id, *fields in some:
+            of_record[record_id].append(to_measurement(*fields))
+    rows = ask(
+        f"SELECT id, started_at, {_columns(codec.RECORD)} FROM records WHERE {which} ORDER BY case_index, attempt",
+        values,
+    )
+    return [
+        codec.to_record(of_record[record_id], _instant(started_at), dict(zip(codec.RECORD, fields, strict=True)))
+        for record_id, started_at, *fields in rows.fetchall()
+    ]
+
+
+def metric_names(ask: Ask) -> list[str]:
+    """The names of all metrics in the store."""
+    return sorted(name for (name,) in ask("SELECT DISTINCT name FROM measurements", {}).fetchall())
+
+
+def _columns(names: Iterable[str]) -> str:
+    """Documents as their text, which the codec reads faster than a driver's own type for them; others as they are."""
+    return ", ".join(f'CAST("{name}" AS TEXT)' if name in _DOCUMENTS else f'"{name}"' for name in names)
+
+
+def _instant(value: str | datetime) -> datetime:
+    """SQLite keeps it as text, in UTC; PostgreSQL knows the zone."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(f"{value}+00:00")
+    return value.astimezone(UTC)
+
+
+class Reader(ABC):
+    """A store that can be read; `paceline.store.open_reader` makes one."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back the connections."""
+
+    @abstractmethod
+    def asking(self, doing: str) -> AbstractContextManager[Ask]:
+        """Queries that are all answered as of one moment."""
+
+    def load(self, run_id: str, *, samples: bool = True) -> RunRecords:
+        """The run with the last attempt at each of its cases; without `samples` where summaries say enough."""
+        with self.asking(f"load run '{run_id}'") as ask:
+            records = load_run(ask, run_id, samples=samples)
+            if records is None:
+                raise unknown("run", run_id, _all_ids(ask))
+            return records
+
+    def attempts(self, run_id: str, case_index: int) -> list[Record]:
+        """Every attempt at one case, the first one first."""
+        with self.asking(f"load case {case_index} of run '{run_id}'") as ask:
+            these = {"run_id": run_id, "case_index": case_index}
+            return load_records(ask, "run_id = :run_id AND case_index = :case_index", these)
+
+    def history(self, metric: str, *, tag: str = "", limit: int | None = None) -> list[RunRecords]:
+        """The newest runs that measured a metric, the oldest first, with that metric alone and without samples.
+
+        Runs come without their lists of cases, and measurements of single ranks are left out.
+        """
+        with self.asking(f"read the history of '{metric}'") as ask, no_garbage():
+            # Without a tag, which only Python finds in a document, the database stops at the limit.
+            newest = _NEWEST_FIRST if tag or limit is None else f"{_NEWEST_FIRST} LIMIT {limit}"
+            rows = ask(
+                "SELECT id, CAST(tags AS TEXT) FROM runs WHERE EXISTS (SELECT 1 FROM records, measurements WHERE "
+                "records.run_id = runs.id AND records.outcome = 'ok' AND measurements.record_id = records.id "
+                f"AND measurements.name = :metric) {newest}",
+                {"metric": metric},
+            ).fetchall()
+            run_ids = [run_id for run_id, tags in rows if not tag or tag in codec.loads(tags)][:limit]
+            if not run_ids and not tag:
+                raise unknown("metric", metric, metric_names(ask))
+            measured = "name = :metric AND scope = ''"
+            runs: list[Run] = []
+            of_run: dict[str, list[Record]] = defaultdict(list)
+            for start in range(0, len(run_ids), _RUNS_AT_ONCE):
+                some = {f"run{n}": run_id for n, run_id in enumerate(run_ids[start : start + _RUNS_AT_ONCE])}
+                names = ", ".join(f":{name}" for name in some)
+                runs += load_runs(ask, f"id IN ({names})", some)
+                which = (
+                    f"run_id IN ({names}) AND outcome = 'ok' AND {LAST_ATTEMPT} "
+                    f"AND EXISTS (SELECT 1 FROM measurements AS one WHERE one.record_id = records.id AND {measured})"
+                )
+                for record in load_records(ask, which, some | {"metric": metric}, samples=False, measured=measured):
+                    of_run[record.run_id].append(record)
+            runs.sort(key=lambda run: (run.started_at, run.id))
+            return [RunRecords.model_construct(run=run, records=of_run[run.id]) for run in runs]
+
+    def find_run(self, text: str) -> str:
+        """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
+        with self.asking("find a run") as ask:
+            return self._find_run(ask, text)
+
+    def find_runs(self, text: str) -> list[str]:
+        """The ids of the runs that a person means: all that carry this tag, the oldest first, or the one run."""
+        with self.asking("find runs") as ask:
+            rows = ask("SELECT id, CAST(tags AS TEXT) FROM runs ORDER BY started_at, id", {}).fetchall()
+            tagged = [run_id for run_id, tags in rows if text in codec.loads(tags)]
+            return tagged or [self._find_run(ask, text)]
+
+    def _find_run(self, ask: Ask, text: str) -> str:
+        run_ids = _all_ids(ask)
+        if text == "last":
+            if not run_ids:
+                message = f"no last run: the store {self.location.shown} is empty; `paceline run` fills it"
+                raise InputError("empty-store", message, value=self.location.shown)
+            return run_ids[0]
+        matches = [run_id for run_id in run_ids if text and run_id.startswith(text)]
+        if text in matches or len(matches) == 1:
+            return text if text in matches else matches[0]
+        if not matches:
+            raise unknown("run", text, run_ids)
+        more = f" and {len(matches) - 10} more" if len(matches) > 10 else ""
+        listed = f"{', '.join(matches[:10])}{more}"
+        message = f"'{text}' is the beginning of {len(matches)} runs: {listed}; type more of yours"
+        raise InputError("ambiguous-run", message, value=text)
+
+
+def _all_ids(ask: Ask) -> list[str]:
+    """Every run, the newest first."""
+    return [run_id for (run_id,) in ask(f"SELECT id FROM runs {_NEWEST_FIRST}", {}).fetchall()]
+
+
+class FileReader(Reader):
+    """A SQLite file at the newest schema version. Threads may not share it."""
+
+    def __init__(self, location: Location, connection: sqlite3.Connection) -> None:
+        super().__init__(location)
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def asking(self, doing: str) -> Iterator[Ask]:
+        try:
+            self._connection.execute("BEGIN")
+            try:
+                yield self._connection.execute
+            finally:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            from paceline.store.store import store_error
+
+            raise store_error(doing, self.location, error) from error
+
+
+def open_file(location: Location) -> FileReader | None:
+    """The store, if it is a file that can be read as it is: nothing to be made, migrated or imported first.
+
+    The code that does those things reports best what is wrong with a file that cannot be read.
+    """
+    if location.path is None or any(spool.is_ours(path) for path in location.spools):
+        return None
+    options = read_only_options(location.path) if is_read_only(location.path) else {"mode": "rw"}
+    try:
+        connection = sqlite3.connect(
+            f"{location.path.as_uri()}?{urlencode(options)}", timeout=BUSY_SECONDS, isolation_level=None, uri=True
+        )
+    except sqlite3.Error:
+        return None
+    with suppress(sqlite3.Error):
+        connection.execute("PRAGMA query_only = ON")
+        if connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMA_VERSION,)]:
+            return FileReader(location, connection)
+    connection.close()
+    return None
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether there is a file that may only be read."""
+    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def read_only_options(path: Path) -> dict[str, str]:
+    """How SQLite opens such a file."""
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        return {"mode": "ro"}
+    # Reading a WAL database writes to a shared-memory file next to it, unless nobody else can be writing.
+    return {"mode": "ro", "immutable": "1"}
