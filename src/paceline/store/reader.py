@@ -258,12 +258,13 @@ class Reader(ABC):
             return tagged or [self._find_run(ask, text)]
 
     def _find_run(self, ask: Ask, text: str) -> str:
-        run_ids = _all_ids(ask)
         if text == "last":
-            if not run_ids:
+            newest = ask(f"SELECT id FROM runs {_NEWEST_FIRST} LIMIT 1", {}).fetchone()
+            if newest is None:
                 message = f"no last run: the store {self.location.shown} is empty; `paceline run` fills it"
                 raise InputError("empty-store", message, value=self.location.shown)
-            return run_ids[0]
+            return str(newest[0])
+        run_ids = _all_ids(ask)
         matches = [run_id for run_id in run_ids if text and run_id.startswith(text)]
         if text in matches or len(matches) == 1:
             return text if text in matches else matches[0]
