@@ -1,4 +1,4 @@
-"""The chart of a recommendation: how much each configuration answers and how late, with the promise and the choice."""
+"""The chart of a recommendation: how much each configuration answers and how late, with the SLO and the choice."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ def _scattered(found: Recommendation) -> Chart | None:
     order = [name for name in coloured_names if name in drawn] + [OTHERS] * (OTHERS in drawn)
     colour = coloured(order, [MUTED if name == OTHERS else LINES[at] for at, name in enumerate(order)])
     title = f"{percentile} over throughput"
-    told = "further right and lower is better; a diamond is the choice, hollow ones do not surely keep the promise"
+    told = "further right and lower is better; a diamond is the choice, hollow ones do not surely meet the SLO"
     notes = ["What is labelled costs so many US dollars for 1,000."] if any(one.per_thousand for one in options) else []
     return Chart(
         spec=framed(title, told, {
             "width": WIDTH,
             "height": HEIGHT,
             "layer": [
-                *_promise(limits, percentile),
+                *_slo_lines(limits, percentile),
                 {
                     "data": {"values": [value for value in values if value["load"] is not None]},
                     "mark": {"type": "line", "strokeWidth": 1.5, "opacity": 0.55},
@@ -162,7 +162,7 @@ def _scattered(found: Recommendation) -> Chart | None:
 
 
 def _marks(values: Sequence[Spec], x: Spec, y: Spec, colour: Spec) -> list[Spec]:
-    """Points: filled where they surely keep the promise, and a large diamond for the choice."""
+    """Points: filled where they surely meet the SLO, and a large diamond for the choice."""
     made: list[Spec] = []
     for filled in (True, False):
         own = [value for value in values if value["sure"] is filled]
@@ -224,7 +224,7 @@ def _placed(
     *,
     is_log: bool,
 ) -> list[Spec]:
-    """The labels that find room: that of the choice beside it unless the promise is there, others below."""
+    """The labels that find room: that of the choice next to it unless the line of the SLO is there, others below."""
     lines = [_height(limit, span, is_log=is_log) for limit in limits]
     taken: list[tuple[float, float, float]] = []
     texts = []
@@ -249,7 +249,7 @@ def _height(value: float, span: tuple[float, float], *, is_log: bool) -> float:
     return HEIGHT * (1.0 - part)
 
 
-def _promise(limits: Sequence[float], percentile: str) -> list[Spec]:
+def _slo_lines(limits: Sequence[float], percentile: str) -> list[Spec]:
     if not limits:
         return []
     values = [{"latency": limit, "text": f"{percentile} ≤ {show_value(limit * MS, 's')}"} for limit in limits]

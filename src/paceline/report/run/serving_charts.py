@@ -189,8 +189,8 @@ def over_load(rows: Sequence[CaseRow]) -> Chart | None:
     curves = serving.curves(rows)[: len(LINES)]
     if not curves:
         return None
-    promised = {name: limit for row in rows for name, limit in serving.slo(row).items()}
-    tail = serving.shared_tail([load for curve in curves for load in curve.loads], list(reversed(promised)))
+    slos = {name: limit for row in rows for name, limit in serving.slo(row).items()}
+    tail = serving.shared_tail([load for curve in curves for load in curve.loads], list(reversed(slos)))
     shared, names = told_apart([_words_of(curve) for curve in curves])
     values = [
         point for name, curve in zip(names, curves, strict=True) for load in curve.loads
