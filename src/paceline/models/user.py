@@ -47,8 +47,8 @@ def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpe
             return registry().get(name)
         if not allow_import:
             message = (
-                f"model '{name}' is refused: a model given as module:factory runs code, "
-                "so it is taken only from the command line or a local suite; name a model of the zoo"
+                f"model '{name}' is refused: a model given as module:factory runs code, so it is taken from the "
+                "command line and from local suites, but not from the network; name a model of the zoo"
             )
             raise InputError("not-from-network", message, value=name)
         return load_user_model(name)

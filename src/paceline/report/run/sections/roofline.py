@@ -236,7 +236,7 @@ def _notes(roofline: Roofline) -> Iterator[str]:
         yield f"Bytes of models are a model and not a measurement; the least that must move: {least}."
     if any(one.work.most_traffic is None for one in roofline.placed):
         yield (
-            "Where activations are not counted, as no record says their bytes, more is moved and the intensity is "
+            "Where activations are not counted, because no record has their bytes, more is moved and the intensity is "
             "lower than shown."
         )
     if any(one.work.passed for one in roofline.placed):
