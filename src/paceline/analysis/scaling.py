@@ -85,6 +85,9 @@ class ScalingSeries:
 
 def scaling(rows: Iterable[CaseRow]) -> list[ScalingSeries]:
     """Every series of a run that has at least two numbers of ranks."""
+    rows = list(rows)
+    if len({row.case.ranks for row in rows}) < 2:
+        return []
     groups = group_by(((key, row) for row in rows for key in _keys(row)), lambda pair: pair[0])
     series = [(key, [row for _, row in pairs]) for key, pairs in groups.items()]
     return [_series(rule, batch, same) for (rule, batch, *_), same in series if len({r.case.ranks for r in same}) > 1]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from paceline.analysis.figures import unique_labels
-from paceline.analysis.trend.series import machine
 from paceline.core.case import Category
 from paceline.core.errors import InputError
 from paceline.core.record import Outcome, Record
@@ -132,6 +131,8 @@ def _nanoseconds(before: str, seconds: float) -> list[str]:
 
 
 def _training(run: Run, record: Record, label: str) -> Iterator[str]:
+    from paceline.analysis.trend.series import machine
+
     subject = record.subject
     start, end = record.started_at, record.started_at + timedelta(seconds=record.seconds)
 

@@ -10,8 +10,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from paceline.analysis import serving
 from paceline.analysis.figures import Figure
@@ -41,7 +40,7 @@ from paceline.report.document import (
     Tone,
 )
 from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value
-from paceline.report.render import html, markdown, terminal
+from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
 from paceline.report.run.case_details import case_details, case_key
 from paceline.report.run.columns import CaseTable, case_tables, short_labels
@@ -50,6 +49,9 @@ from paceline.report.run.section import report_sections
 from paceline.report.run.sweep_charts import sweep_charts
 from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_tables
 from paceline.report.text import humanize, one_line, told_apart, when
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CARDS = 4
 HIGHLIGHTS = 3  # that one sentence can hold
@@ -67,6 +69,8 @@ def show(
     every: bool = False,
 ) -> None:
     """Show a run on a terminal or in a pipe: of very many cases those that say the most, or `every` one."""
+    from paceline.report.render import terminal  # which pages do without
+
     terminal.show(document(records, Medium.TERMINAL, ceilings=ceilings, every=every), console)
 
 
