@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -25,11 +27,21 @@ _BYTES |= {"memory_total", "memory_used", "activation_bytes"}
 
 def render(document: Document) -> str:
     """The whole page, in the frame that all pages share; only one with a script allows that one to run."""
-    templates, names, can_draw = page_templates(), count(), vega.is_installed()
+    templates, can_draw = page_templates(), vega.is_installed()
+    numbers = count()
+    drawing: dict[str, Future[str]] = {}  # by the placeholder in the page
 
     def shown(part: Section | Details) -> list[Item]:
         items = part.shown(Medium.HTML)
         return [item for item in items if can_draw or not isinstance(item, Chart) or item.svg]
+
+    def drawn(chart: Chart) -> Markup:
+        """A picture, or a placeholder for one that another process draws while the rest of the page is written."""
+        name = f"chart-{next(numbers)}"
+        if chart.svg:
+            return Markup(charts.draw_svg(chart, name))
+        drawing[f"<!--{name}-->"] = pool.submit(charts.draw_svg, chart, name)
+        return Markup(f"<!--{name}-->")
 
     values: dict[str, Any] = {
         "document": document,
@@ -37,7 +49,7 @@ def render(document: Document) -> str:
         "version": document.version,
         "style": Markup(templates.get_template("report.css").render()),
         "charts_missing": not can_draw and any(not chart.svg for chart in document.charts),
-        "drawn": lambda chart: Markup(charts.draw_svg(chart, f"chart-{next(names)}")),
+        "drawn": drawn,
         "shown": shown,
         "kind_of": lambda item: type(item).__name__.lower(),
         "with_code": with_code,
@@ -47,7 +59,9 @@ def render(document: Document) -> str:
         script = Markup(templates.get_template("report.js").render())
         digest = hashlib.sha256(str(script).encode()).digest()
         values |= {"script": script, "script_hash": base64.b64encode(digest).decode()}
-    return templates.get_template("document.html").render(values)
+    with ThreadPoolExecutor(1) as pool:
+        page = templates.get_template("document.html").render(values)
+        return re.sub("<!--chart-[0-9]+-->", lambda placeholder: drawing[placeholder[0]].result(), page)
 
 
 @lru_cache(maxsize=1)
