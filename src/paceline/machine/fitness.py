@@ -287,11 +287,11 @@ def judge_clock(state: ClockState | None) -> FitnessFinding | None:
 def judge_gpus(gpus: Sequence[Gpu], own_pid: int) -> list[FitnessFinding]:
     """Every GPU; one that is well gets one line."""
     if not gpus:
-        return [FitnessFinding.of("gpu", "ok", "no NVIDIA GPU is here; cases run on the CPU")]
+        return [FitnessFinding.of("gpu", "ok", "no GPU is here; cases run on the CPU")]
     findings = []
     for gpu in gpus:
         at = f", {gpu.temperature_celsius} °C" if gpu.temperature_celsius is not None else ""
-        fit = FitnessFinding.of(f"gpu {gpu.index}", "ok", f"{gpu.name or 'NVIDIA GPU'} is fit{at}")
+        fit = FitnessFinding.of(f"gpu {gpu.index}", "ok", f"{gpu.name or 'GPU'} is fit{at}")
         findings += _judge_gpu(gpu, own_pid) or [fit]
     return findings
 
