@@ -143,7 +143,7 @@ def cli_page() -> str:
 
 def _case_count(name: str, gpus: int) -> int:
     try:
-        return len(expand(load_suite(name), benchmarks.registry().get, Here.with_devices(gpus)))
+        return len(expand(load_suite(name), benchmarks.registry().get, Here.with_devices(gpus, None, world=1, nodes=1)))
     except InputError:  # a suite for GPUs leaves nothing without one
         return 0
 

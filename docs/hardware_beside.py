@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hardware_marks import marks
 
 from paceline.analysis.published import published_tables
-from paceline.benchmarks._model.metrics import PHASES
+from paceline.benchmarks._model.measuring import PHASES
 from paceline.core.quantity import show_size
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords

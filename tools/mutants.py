@@ -64,6 +64,7 @@ class Mutant:
     path: str  # under src/paceline
     line: int
     kind: str
+    executed: int  # the line that a test executes if the expression matters to it
     before: str
     after: str
     text: str  # of the whole file, changed
@@ -91,6 +92,7 @@ class Site:
     node: ast.expr
     kind: str
     changed: ast.AST
+    executed: int
 
     def mutant(self) -> Mutant:
         """The file with the expression's own characters exchanged: everything else stays, comments too."""
@@ -109,21 +111,37 @@ class Site:
         after = first + text.encode() + last
         name = str(self.path.relative_to(SOURCE))
         whole = (data[:start] + text.encode() + data[end:]).decode()
-        return Mutant(name, node.lineno, self.kind, before.decode(), after.decode().strip(), whole)
+        return Mutant(name, node.lineno, self.kind, self.executed, before.decode(), after.decode().strip(), whole)
 
 
 def sites(path: Path) -> Iterator[Site]:
     """All of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = _left_alone(tree)
+    defaults = _defaults(tree)
     for node in ast.walk(tree):
         if node not in skipped and isinstance(node, ast.expr):
             for kind, changed in _changes(node):
-                yield Site(path, node, kind, changed)
+                yield Site(path, node, kind, changed, defaults.get(node, node.lineno))
+
+
+def _defaults(tree: ast.Module) -> dict[ast.AST, int]:
+    """Default values of arguments are computed at import: who relies on one executes the function's first line."""
+    lines: dict[ast.AST, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_documented = ast.get_docstring(node) is not None and len(node.body) > 1
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                if default is not None:
+                    lines |= dict.fromkeys(ast.walk(default), node.body[is_documented].lineno)
+    return lines
 
 
 def _left_alone(tree: ast.Module) -> set[ast.AST]:
-    """What decides nothing: annotations, decorators, words of messages, and the settings at the top of a module."""
+    """What decides nothing: annotations, decorators, words of messages, settings at the top of a module, assertions.
+
+    That two lists are equally long (`strict` of `zip`) is an assertion as well.
+    """
     found: set[ast.AST] = set()
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
@@ -139,8 +157,10 @@ def _left_alone(tree: ast.Module) -> set[ast.AST]:
             parts = [part for part in node.body if isinstance(part, ast.Assign | ast.AnnAssign)]
         elif isinstance(node, ast.AnnAssign):
             parts = [node.annotation]
-        elif isinstance(node, ast.JoinedStr | ast.Raise):
+        elif isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert):
             parts = [node]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
+            parts = [keyword.value for keyword in node.keywords]
         for part in parts:
             found |= set(ast.walk(part)) if part is not None else set()
     return found
@@ -234,7 +254,7 @@ class Coverage:
         chosen: list[str] = []
         total = 0.0
         for test in sorted(
-            self.tests.get(mutant.path, {}).get(mutant.line, ()), key=lambda one: self.seconds.get(one, 1.0)
+            self.tests.get(mutant.path, {}).get(mutant.executed, ()), key=lambda one: self.seconds.get(one, 1.0)
         ):
             total += self.seconds.get(test, 1.0)
             if chosen and total > MOST_SECONDS:

@@ -28,9 +28,9 @@ def test_kernels_tell_where_the_time_went(sandbox: Sandbox) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     records = sandbox.load().records
     for record in records:
-        told = record.facts["trace"]
-        assert "missing" not in told, told  # CUPTI is there
-        spent = told["spent"]
+        trace = record.facts["trace"]
+        assert "missing" not in trace, trace  # CUPTI is there
+        spent = trace["spent"]
         assert spent["on_device"]
         assert spent["steps"] == 3
         assert sum(spent["shares"].values()) == pytest.approx(1.0)
@@ -40,6 +40,8 @@ def test_kernels_tell_where_the_time_went(sandbox: Sandbox) -> None:
     convolutions, language, waiting, graph = (record.facts["trace"]["spent"] for record in records)
     # Shares are of the whole step: while it is traced the host issues this one more slowly than the device computes.
     busy = 1 - convolutions["shares"]["idle"]
-    assert convolutions["groups"]["convolutions"] > 0.2 * busy, convolutions
+    # A convolution of one pixel is a matrix product, and cuDNN may run it by a kernel that is named so.
+    products = convolutions["groups"]["convolutions"] + convolutions["groups"].get("matrix products", 0.0)
+    assert products > 0.2 * busy, convolutions
     assert next(iter(language["groups"])) in ("matrix products", "attention")
     assert waiting["shares"]["idle"] > graph["shares"]["idle"]  # a small batch waits for launches, a graph for none

@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
 
 
+@dataclass(eq=False, slots=True)
+class NumberedRequest(WaitingRequest):
+    number: int
+
+
 @dataclass(frozen=True)
 class Arrival:
     """One request of a script: how long after the one before, and what becomes of it."""
@@ -46,19 +51,19 @@ class Replay:
 
     policy: Policy
     speeds: list[int]
-    shed: list[WaitingRequest[int]] = field(default_factory=list)
-    cancelled: list[WaitingRequest[int]] = field(default_factory=list)
-    batches: list[tuple[int, RequestBatch[int]]] = field(default_factory=list)
+    shed: list[NumberedRequest] = field(default_factory=list)
+    cancelled: list[NumberedRequest] = field(default_factory=list)
+    batches: list[tuple[int, RequestBatch[NumberedRequest]]] = field(default_factory=list)
     busy: set[int] = field(default_factory=set)
-    requests: list[WaitingRequest[int]] = field(default_factory=list)
+    requests: list[NumberedRequest] = field(default_factory=list)
 
     def run(self, arrivals: list[Arrival]) -> None:
-        batcher: Batcher[int] = Batcher(self.policy, len(self.speeds))
+        batcher: Batcher[NumberedRequest] = Batcher(self.policy, len(self.speeds))
         now = 0
         script: list[tuple[int, int, str, object]] = []
         for number, arrival in enumerate(arrivals):
             now += arrival.gap
-            request = WaitingRequest(number, min(arrival.size, self.policy.max_batch), arrival.group, now)
+            request = NumberedRequest(min(arrival.size, self.policy.max_batch), arrival.group, now, number)
             self.requests.append(request)
             script.append((now, number, "arrive", request))
             if arrival.cancelled_after is not None:
@@ -74,12 +79,12 @@ class Replay:
             else:
                 now, _, what, value = heapq.heappop(script)
                 if what == "arrive":
-                    assert isinstance(value, WaitingRequest)
+                    assert isinstance(value, NumberedRequest)
                     if not batcher.add(value):
                         self.shed.append(value)
                         assert len(batcher) == self.policy.max_queue
                 elif what == "cancel":
-                    assert isinstance(value, WaitingRequest)
+                    assert isinstance(value, NumberedRequest)
                     if batcher.cancel(value):
                         self.cancelled.append(value)
                 else:
@@ -96,7 +101,7 @@ class Replay:
             self.check_patience(batcher, now)
         assert len(batcher) == 0
 
-    def check_patience(self, batcher: Batcher[int], now: int) -> None:
+    def check_patience(self, batcher: Batcher[NumberedRequest], now: int) -> None:
         """With an instance free nobody has waited for the whole delay, nor waits in a full batch."""
         if len(self.busy) == len(self.speeds):
             return
@@ -113,14 +118,14 @@ def test_every_promise_is_kept(policy: Policy, speeds: list[int], arrivals: list
     replay = Replay(policy, speeds)
     replay.run(arrivals)
     computed = [one for _, batch in replay.batches for one in batch.requests]
-    ends = [one.payload for one in (*computed, *replay.shed, *replay.cancelled)]
+    ends = [one.number for one in (*computed, *replay.shed, *replay.cancelled)]
     assert sorted(ends) == list(range(len(arrivals))), "each ends in exactly one way"
     for _, batch in replay.batches:
         assert 0 < batch.size <= policy.max_batch
         assert batch.size == sum(one.size for one in batch.requests)
         assert len({one.group for one in batch.requests}) == 1
     for group in "ab":
-        numbers = [one.payload for one in computed if one.group == group]
+        numbers = [one.number for one in computed if one.group == group]
         assert numbers == sorted(numbers), "first come, first served"
 
 
@@ -128,6 +133,6 @@ def test_every_promise_is_kept(policy: Policy, speeds: list[int], arrivals: list
 def test_without_batching_nobody_waits_for_company(instances: int, arrivals: list[Arrival]) -> None:
     replay = Replay(Policy(max_batch=1, max_delay=10**9, max_queue=100), [3] * instances)
     replay.run(arrivals)
-    computed = [one.payload for _, batch in replay.batches for one in batch.requests]
+    computed = [one.number for _, batch in replay.batches for one in batch.requests]
     assert computed == sorted(computed), "one group or another, whoever came first goes first"
     assert not replay.shed

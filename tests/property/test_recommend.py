@@ -1,4 +1,4 @@
-"""The recommendation is what trying everything finds, keeps the promise, and is no worse where less is promised."""
+"""The recommendation is what trying everything finds, meets the SLO, and is no worse where less is asked."""
 
 from __future__ import annotations
 

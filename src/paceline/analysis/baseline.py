@@ -64,8 +64,7 @@ def column_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
     counts = (~np.isnan(values)).sum(axis=0)
     columns = np.arange(values.shape[1])
     low = np.maximum(0, (counts - 1) // 2)
-    high = np.where(counts > 0, counts // 2, 0)
-    return np.asarray((ordered[low, columns] + ordered[high, columns]) / 2.0)
+    return np.asarray((ordered[low, columns] + ordered[counts // 2, columns]) / 2.0)
 
 
 def column_spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -199,8 +199,9 @@ def co2_of(energy: Derived | None, carbon: float | None) -> Derived | None:
 
 def _amount(text: str) -> tuple[float | None, str]:
     match = _AMOUNT.match(text)
-    value = float(match.group(1)) if match else 0.0
-    return (value, (match.group(2) or "").strip()) if match and 0 < value < math.inf else (None, "")
+    if match is None or not 0 < (value := float(match.group(1))) < math.inf:
+        return None, ""
+    return value, (match.group(2) or "").strip()
 
 
 def _counted(basis: str, count: int) -> str:

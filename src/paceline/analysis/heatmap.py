@@ -190,7 +190,7 @@ def _flat(parameters: Mapping[str, Any]) -> dict[str, Hashable]:
 
 def _is_ordinal(values: set[Hashable]) -> bool:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return len(values) > 1 and (numbers or values <= set(PRECISIONS))
+    return numbers or values <= set(PRECISIONS)
 
 
 def _ordered(values: set[Hashable]) -> tuple[Coordinate, ...]:

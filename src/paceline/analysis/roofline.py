@@ -212,7 +212,7 @@ _Key = tuple[str, str, str]  # device, kind, name
 def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
     """The most that was measured, here or for the profile; a datasheet where nothing was."""
     roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.datasheet}
-    measured = {_key(one): _roof(one, known.source) for one in known.measured if one.kind in ("compute", "memory")}
+    measured = {_key(one): _roof(one, known.source) for one in known.measured}
     for record in source.records:
         if record.outcome is Outcome.OK:
             for ceiling in shown_by(record, source.run.environment):

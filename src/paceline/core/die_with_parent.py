@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int | None = None) -> None:
     """Have the kernel kill this process when its parent (`parent`, where its id is at hand) ends."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1 if parent is None else os.getppid() != parent:  # it ended before the kernel was asked
         os._exit(70)
 

@@ -121,7 +121,7 @@ class SilentCorruption(CaseError):
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that a person who typed `name` most likely meant."""
     candidates = {candidate.casefold(): candidate for candidate in valid}
-    matches = difflib.get_close_matches(name.casefold(), candidates, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name.casefold(), candidates, cutoff=0.5)
     return candidates[matches[0]] if matches else None
 
 

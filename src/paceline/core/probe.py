@@ -19,7 +19,7 @@ def attempt(probe: Callable[[], T]) -> T | None:
         return None
 
 
-def read_text(path: Path, limit: int = -1) -> str | None:
+def read_text(path: Path, limit: int | None = None) -> str | None:
     """A small file without the white space around it."""
     try:
         with path.open("rb") as file:
@@ -37,7 +37,7 @@ def read_int(path: Path) -> int | None:
         return None
 
 
-def read_table(path: Path, limit: int = -1) -> dict[str, str]:
+def read_table(path: Path, limit: int | None = None) -> dict[str, str]:
     """A file of `key value` or `key: value` lines, such as /proc/meminfo; the first of equal keys counts."""
     table: dict[str, str] = {}
     for line in (read_text(path, limit) or "").splitlines():

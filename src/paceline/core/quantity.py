@@ -11,10 +11,11 @@ from pydantic import BeforeValidator
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_BYTES = {"": 1, "B": 1}
-for _power, _letter in enumerate("KMGT", start=1):
-    _BYTES |= {f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power, _letter: 1000**_power}
-_BYTES |= {"kB": 1000, "k": 1000}
+_ENDINGS = {"iB": 1024, "B": 1000, "": 1000}
+_PREFIXED = {
+    f"{letter}{end}": base ** (1 + "KMGT".index(letter)) for letter in "KMGT" for end, base in _ENDINGS.items()
+}
+_BYTES = {"": 1, "B": 1} | _PREFIXED | {"kB": 1000, "k": 1000}
 LARGEST_SIZE = 1024**6  # bytes; arrays beyond it overflow what counts them
 SCALED = ("FLOP/s", "OP/s", "B/s")  # units that are shown with a prefix
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}

@@ -55,7 +55,7 @@ class Registry(Generic[T]):
         if name in self.entries:
             return self.entries[name]
         for failure in self.broken:
-            if failure.module.rsplit(".", 1)[-1].replace("_", "-") == name:
+            if failure.module.rpartition(".")[2].replace("_", "-") == name:
                 message = f"{self.kind} '{name}' is disabled: {failure.reason}"
                 raise InputError(f"disabled-{self.kind}", message, value=name)
         raise unknown(self.kind, name, self.entries)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
     mean = math.fsum(values) / values.size
     deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
     mean_interval = None
-    if values.size > 1 and effective >= 2:
+    if effective >= 2:
         reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * (deviation / math.sqrt(effective))
         mean_interval = Interval(low=mean - reach, high=mean + reach, confidence=confidence)
     return Summary(
@@ -135,26 +136,24 @@ def effective_count(samples: Samples) -> float:
     """
     values = np.asarray(samples, dtype=np.float64)
     n = values.size
-    if n < 4:
+    _, same, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    if sizes.size < 2:
         return float(n)
     # Ranks, so that one huge outlier neither hides nor fakes correlation.
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
-    _, same, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    if sizes.size == 1:
-        return float(n)
     ranks = (np.bincount(same, weights=ranks) / sizes)[same]
     centred = ranks - ranks.mean()
     padded = np.fft.rfft(centred, 2 * n)
-    correlation = np.fft.irfft(padded * np.conj(padded))[:n]
+    correlation = np.fft.irfft(padded * np.conj(padded))
     correlation /= correlation[0]
     total = 0.0
-    for lag in range(1, n - 1, 2):
+    for lag in count(1, 2):  # all correlations together are negative, so that one pair is
         # A small sample's correlation of order 1/sqrt(n) is noise, not a wave.
         pair = float(correlation[lag] + correlation[lag + 1])
         if pair <= 2.0 / math.sqrt(n):
             break
         total += pair
-    return max(1.0, min(float(n), n / (1.0 + 2.0 * total)))
+    return n / (1.0 + 2.0 * total)
 
 
 def outliers(samples: Samples) -> NDArray[np.bool_]:
@@ -196,9 +195,10 @@ def _median_interval(ordered: NDArray[np.float64], effective: float, confidence:
     n = int(ordered.size)
     if n < 2:
         return None
-    reached, rank = _order_rank(max(2, int(effective)), confidence)
+    independent = max(2, int(effective))
+    reached, rank = _order_rank(independent, confidence)
     # Ranks of the effective sample, stretched over the real one; rounded outward.
-    low = min(math.floor(rank * n / max(2, int(effective))), (n - 1) // 2)
+    low = math.floor(rank * n / independent)
     return Interval(low=float(ordered[low]), high=float(ordered[n - 1 - low]), confidence=reached)
 
 
@@ -212,18 +212,13 @@ def _order_rank(n: int, confidence: float) -> tuple[float, int]:
         from statistics import NormalDist
 
         z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
-        return confidence, max(0, math.floor((n - z * math.sqrt(n)) / 2.0))
-    tail, term, rank = 0.0, 0.5**n, -1
-    while True:
-        # tail is P(B <= rank); the interval at rank+1 misses with twice the next tail.
-        next_tail = tail + term
-        if 2.0 * next_tail > 1.0 - confidence or rank + 1 > (n - 1) // 2:
-            break
+        return confidence, math.floor((n - z * math.sqrt(n)) / 2.0)
+    # tail is P(B <= rank); the interval at rank+1 misses with twice the next tail.
+    rank, tail, term = 0, 0.5**n, n * 0.5**n
+    while 2.0 * (tail + term) <= 1.0 - confidence:
         rank += 1
-        tail = next_tail
+        tail += term
         term *= (n - rank) / (rank + 1)
-    if rank < 0:
-        return 1.0 - 2.0 * 0.5**n, 0
     return 1.0 - 2.0 * tail, rank
 
 
@@ -232,23 +227,18 @@ def student_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t for probabilities above one half."""
     low, high = 0.0, 2.0
     while _student_upper(high, freedom) > 1.0 - probability:
-        high *= 2.0
-    for _ in range(80):
-        middle = (low + high) / 2.0
-        if middle in (low, high):
-            break
+        high += high
+    while (middle := (low + high) / 2.0) not in (low, high):
         if _student_upper(middle, freedom) > 1.0 - probability:
             low = middle
         else:
             high = middle
-    return (low + high) / 2.0
+    return middle
 
 
 def _student_upper(t: float, freedom: float) -> float:
     """P(T > t) for t >= 0, by the regularized incomplete beta function."""
     a, b, x = freedom / 2.0, 0.5, freedom / (freedom + t * t)
-    if x <= 0.0 or x >= 1.0:
-        return 0.0 if x <= 0.0 else 0.5
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1.0) / (a + b + 2.0):
         return 0.5 * (front * _beta_fraction(a, b, x) / a)
@@ -257,19 +247,14 @@ def _student_upper(t: float, freedom: float) -> float:
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
     """The continued fraction of the incomplete beta function, evaluated by Lentz's method."""
-    tiny = 1e-300
     c = 1.0
-    d = 1.0 - (a + b) * x / (a + 1.0)
-    d = 1.0 / (d if abs(d) > tiny else tiny)
-    value = d
+    value = d = 1.0 / (1.0 - (a + b) * x / (a + 1.0))
     for m in range(1, 500):
         even = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0))
         for numerator in (even, odd):
-            d = 1.0 + numerator * d
-            d = 1.0 / (d if abs(d) > tiny else tiny)
+            d = 1.0 / (1.0 + numerator * d)
             c = 1.0 + numerator / c
-            c = c if abs(c) > tiny else tiny
             step = d * c
             value *= step
         if abs(step - 1.0) < 1e-15:

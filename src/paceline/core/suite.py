@@ -117,7 +117,7 @@ class Here(BaseModel):
     nodes: int = 1  # hosts that they are on
 
     @classmethod
-    def with_devices(cls, count: int, kind: str | None = None, *, world: int = 1, nodes: int = 1) -> Here:
+    def with_devices(cls, count: int, kind: str | None, *, world: int, nodes: int) -> Here:
         """A machine with so many devices of one kind, the first there is unless another is named."""
         kind = kind or next(iter(accelerator_kinds()), HOST)
         return cls(devices={kind: count} if count else {}, world=world, nodes=nodes)
@@ -317,7 +317,7 @@ def takes_list(annotation: Any) -> bool:
     """Whether a parameter of this type may be a list, which is then one value and not several cases."""
     if get_origin(annotation) in (list, tuple, set):
         return True
-    return any(takes_list(part) for part in get_args(annotation) if part is not annotation)
+    return any(takes_list(part) for part in get_args(annotation))
 
 
 def parts_of(annotation: Any, values: Mapping[str, Any]) -> dict[str, FieldInfo] | None:

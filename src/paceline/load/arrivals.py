@@ -208,9 +208,9 @@ def _json_rows(lines: list[str], path: Path) -> list[dict[str, Any]]:
 
 
 def _csv_rows(lines: list[str]) -> list[dict[str, Any]]:
-    header = next(csv.reader(lines[:1]), [])
+    header = next(csv.reader(lines), [])
     try:
         float(header[0])
     except (ValueError, IndexError):
         return list(csv.DictReader(lines))
-    return list(csv.DictReader(lines, fieldnames=[TIMESTAMPS[0]]))
+    return list(csv.DictReader(lines, fieldnames=["timestamp"]))

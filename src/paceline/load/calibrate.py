@@ -56,7 +56,7 @@ class RequestKind:
     def of(cls, endpoint: Endpoint, requests: Sequence[Prepared]) -> RequestKind:
         """The kind of these requests, a little larger than they are on average rather than smaller."""
         size = sum(len(one.body) for one in requests) // max(1, len(requests))
-        step = max(1, 2 ** (size.bit_length() - 1) // _STEPS)
+        step = 2 ** (size.bit_length() - 1) // _STEPS
         return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.wire == "kserve-grpc")
 
     @property
@@ -171,7 +171,7 @@ def measure(endpoint: Endpoint, cpu: int | None = None, kind: RequestKind = SMAL
 
 
 def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: RequestKind, late: float) -> Probe:
-    seconds = max(_SECONDS, min(_LONG, (kind.number or 0) / rate), _FEWEST / rate)
+    seconds = max(_SECONDS, min(_LONG, (kind.number or _FEWEST) / rate), _FEWEST / rate)
     load = LoadParameters(arrival="poisson", rate=rate, duration=seconds)
     trace = drive(endpoint, [kind.request], load, workers=1, cpus=cpus)
     p50, p99 = np.nanpercentile(quality.own_lateness(trace), [50, 99])

@@ -71,7 +71,7 @@ class LoadPlan(LoadShare):
             link = link_of(load.network)
             sizes = np.array([len(request.body) for request in requests], np.float64)[plan.kinds]
             up, down = link.way_up(sizes, for_network), link.way_down(len(sizes), for_network)
-            plan = replace(plan, up=up, down=down, down_bandwidth=link.down)
+            plan = replace(plan, up=up, down=down, down_bandwidth=link.down or math.inf)
         before, after = _client_work(requests, plan.kinds)
         if before.any() or after.any():
             plan = replace(
@@ -90,11 +90,11 @@ class LoadPlan(LoadShare):
 
     def longest(self, timeout: float) -> float:
         """After how many seconds from the start everything must have ended."""
-        network = 0.0 if self.up is None or self.down is None else float(self.up.max() + self.down.max())
+        network = sum(float(way.max()) for way in (self.up, self.down) if way is not None)
         if self.loop == "open":
             return float(self.intended[-1]) + network + timeout + GRACE_SECONDS
         if self.requests is None:
-            return (self.duration or 0.0) + network + timeout + GRACE_SECONDS
+            return self.duration + network + timeout + GRACE_SECONDS
         turns = math.ceil(self.requests / self.users)
         return turns * (timeout + network + self.think_time) + GRACE_SECONDS
 

@@ -80,7 +80,7 @@ class Unreadable(Exception):
 
 def _header(head: bytes, name: bytes) -> bytes | None:
     at = head.find(name)
-    return None if at < 0 else head[at + len(name) : head.index(b"\r\n", at + len(name))].strip()
+    return None if at == -1 else head[at + len(name) : head.index(b"\r\n", at + len(name))].strip()
 
 
 class AnswerReader:
@@ -88,11 +88,8 @@ class AnswerReader:
 
     __slots__ = ("_left", "_line", "_rest", "_state", "body", "events", "keeps_alive", "size", "status", "timing")
 
-    def __init__(self) -> None:
-        self.expect(wants_body=False, wants_events=False)
-
     def expect(self, *, wants_body: bool, wants_events: bool) -> None:
-        """Forget the last answer and wait for the next one."""
+        """Forget the last answer, if there was one, and wait for the next one."""
         self.status = 0
         self.size = 0
         self.keeps_alive = True
@@ -133,15 +130,14 @@ class AnswerReader:
             data = self._rest + data
         if not data.startswith(_START[: len(data)]):
             raise Unreadable("no status line")
-        end = data.find(END_OF_HEAD)
-        if end < 0:
+        head, end, after = data.partition(END_OF_HEAD)
+        if not end:
             if len(data) > LARGEST_HEAD:
                 raise Unreadable("a head without an end")
             self._rest = data
             return None
         self._rest = b""
-        after = data[end + 4 :]
-        self._read_head(data[: end + 2])
+        self._read_head(head + b"\r\n")
         if 100 <= self.status < 200:  # an interim answer; the real one follows
             self._state = _HEAD
             return self._after_head(after) if after else None
@@ -153,7 +149,7 @@ class AnswerReader:
             raise Unreadable("no status")
         self.status = int(code)
         lowered = head.lower()
-        if (at := lowered.find(b"\r\nx-paceline:")) >= 0:
+        if (at := lowered.find(b"\r\nx-paceline:")) != -1:
             self.timing = head[at + 13 : head.index(b"\r\n", at + 13)]
         connection = _header(lowered, b"\r\nconnection:") or b""
         self.keeps_alive = b"close" not in connection and (head[7:8] != b"0" or b"keep-alive" in connection)
@@ -208,7 +204,7 @@ class AnswerReader:
                 self._left = int(digits, 16)
             except ValueError:
                 raise Unreadable("a chunk without a size") from None
-            if self._left < 0 or not digits.isalnum():
+            if not digits.isalnum():
                 raise Unreadable("a chunk without a size")
             self._state = _CHUNK_DATA if self._left else _TRAILER
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.load.worker import WorkerTask
 
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
+_NO_REQUEST = -1  # instead of a row
 _FRESH = 10_000_000  # ns; within this the event loop may not know yet that a connection was closed
 
 
@@ -106,10 +107,8 @@ class _Connection(asyncio.Protocol):
         self._client = client
         self._log = client.log
         self._reader = AnswerReader()
-        self._row = -1
+        self._row = _NO_REQUEST
         self._is_lost = False
-        self._free_since = 0
-        self.since = 0  # when its request began to wait: to be answered, and before that for the connection itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
@@ -133,9 +132,9 @@ class _Connection(asyncio.Protocol):
             log.sent[row] = now
             self._end(BROKEN)
             return
-        self._reader.expect(wants_body=bool(log.to_keep) and log.wants_body(kind), wants_events=client.task.streaming)
+        self._reader.expect(wants_body=log.wants_body(kind), wants_events=client.task.streaming)
         self._row = row
-        self.since = log.dispatched[row]
+        self.since = log.dispatched[row]  # it waits to be answered, and has waited for the connection itself
         client.busy.add(self)
         log.sent[row] = now
         self._transport.write(payload)
@@ -143,7 +142,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = clock()
         row = self._row
-        if row < 0:  # there was no request
+        if row == _NO_REQUEST:
             self._transport.abort()
             return
         log = self._log
@@ -160,7 +159,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
         self._client.connections -= 1
-        if self._row < 0:
+        if self._row == _NO_REQUEST:
             return
         if error is None and self._reader.end():
             self._answered(clock())
@@ -174,7 +173,7 @@ class _Connection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Close without a status for its request."""
-        self._row = -1
+        self._row = _NO_REQUEST
         self._transport.abort()
 
     def _answered(self, now: int) -> None:
@@ -194,7 +193,7 @@ class _Connection(asyncio.Protocol):
 
     def _end(self, status: int) -> None:
         row = self._row
-        self._row = -1
+        self._row = _NO_REQUEST
         self._client.busy.discard(self)
         self._log.status[row] = status
         self._log.finished(row)

@@ -158,9 +158,8 @@ def _encode(head: dict[str, Any], key: str, tensors: list[tuple[str, Array, bool
     for name, array, binary in tensors:
         begin = _begin(name, array.dtype, array.shape)
         if binary:
-            # A reshape to one axis first: memoryview cannot cast what has an axis of length zero.
-            flat = np.ascontiguousarray(array).reshape(-1)
-            content = pack(array) if array.dtype.hasobject else flat.view(np.uint8).data
+            # One axis first: memoryview cannot cast what has an axis of length zero.
+            content = pack(array) if array.dtype.hasobject else array.ravel().view(np.uint8).data
             listed.append(f'{begin}"parameters":{{"binary_data_size":{len(content)}}}}}')
             raw.append(content)
         else:
@@ -364,9 +363,9 @@ def _from_list(tensor: _Tensor) -> Array:
         # Integers beyond 2**63 together with smaller ones look like floating-point numbers or objects to numpy.
         if tensor.dtype.kind in "iu":
             array = np.array(tensor.data, dtype=object)
-            if all(type(value) is int for value in array.flat):
+            if all(type(value) is int and value >= 0 for value in array.flat):
                 with suppress(OverflowError):
-                    array = array.astype(np.int64 if min(array.flat) < 0 else np.uint64)
+                    array = array.astype(np.uint64)
         if array.dtype.kind not in _KINDS[tensor.dtype.kind]:
             raise ProtocolError(f"{where}: there are values that are not {datatype_of(tensor.dtype)}")
     if tensor.dtype.kind in "iu" and array.size:
@@ -374,4 +373,4 @@ def _from_list(tensor: _Tensor) -> Array:
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             raise ProtocolError(f"{where}: there are values outside {datatype_of(tensor.dtype)}")
     with np.errstate(over="ignore"):
-        return array.astype(tensor.dtype, copy=False).reshape(tensor.shape)
+        return np.asarray(array, tensor.dtype).reshape(tensor.shape)

@@ -117,7 +117,8 @@ def _arrays(heads: Sequence[_TensorHead], raw: Sequence[memoryview], word: str) 
     if len(heads) != len(raw):
         raise ProtocolError(f"{len(heads)} {word}s with {len(raw)} raw contents; the numbers must be equal")
     arrays: dict[str, Array] = {}
-    for (name, datatype, shape), content in zip(heads, raw, strict=True):
+    for index, (name, datatype, shape) in enumerate(heads):
+        content = raw[index]
         dtype = read_type(datatype, shape, f"{word} '{name}'")
         if name in arrays:
             raise ProtocolError(f"duplicate {word} '{name}'")
@@ -167,7 +168,7 @@ def _varint(value: int) -> bytes:
 
 def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
     value = 0
-    for shift in range(0, 64, 7):
+    for shift in range(0, 70, 7):
         if position >= len(message):
             raise ProtocolError("the message ends within a number")
         byte = message[position]

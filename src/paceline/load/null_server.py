@@ -86,7 +86,7 @@ class NullProtocol(asyncio.BufferedProtocol):
             if not self._missing:
                 begin = self._begun + bytes(data[:MOST_HEAD])
                 end = begin.find(END_OF_HEAD)
-                if end < 0:
+                if end == -1:
                     self._begun = begin
                     break
                 data = data[end + 4 - len(self._begun) :]
@@ -122,7 +122,7 @@ class NullProtocol(asyncio.BufferedProtocol):
         if is_turn(behaviour.shed_every):
             write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
         elif is_turn(behaviour.cut_every):
-            write(self._answer[: len(self._answer) - 20])
+            write(self._answer[:-20])
             self._transport.close()
         elif is_turn(behaviour.garbage_every):
             write(b"\x00\x01\x02 this is not the protocol you are looking for\r\n\r\n")

@@ -77,7 +77,7 @@ class Distribution:
         except (TypeError, ValueError):
             raise ValueError(f"{given!r}: whole numbers with their weights, like {{1: 0.7, 4: 0.3}}") from None
         total = sum(weight for _, weight in pairs)
-        if not pairs or any(weight < 0 for _, weight in pairs) or not 0 < total < math.inf:
+        if any(weight < 0 for _, weight in pairs) or not 0 < total < math.inf:
             raise ValueError(f"{given!r}: weights are finite and not negative, and not all of them zero")
         text = "{" + ", ".join(f"{value}: {weight:g}" for value, weight in pairs) + "}"
         numbers = tuple(float(value) for value, _ in pairs)
@@ -95,15 +95,14 @@ class Distribution:
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         """So many numbers."""
-        first, second = (*self.numbers, 0.0)[:2]
         if self.kind == "choice":
             drawn = random.choice(np.array(self.numbers), size=count, p=np.array(self.weights))
         elif self.kind == "uniform":
-            drawn = random.integers(int(first), int(second) + 1, size=count).astype(np.float64)
+            drawn = random.integers(int(self.numbers[0]), int(self.numbers[1]) + 1, size=count).astype(np.float64)
         elif self.kind == "normal":
-            drawn = random.normal(first, second, size=count)
+            drawn = random.normal(self.numbers[0], self.numbers[1], size=count)
         else:
-            drawn = random.lognormal(np.log(first), second, size=count)
+            drawn = random.lognormal(np.log(self.numbers[0]), self.numbers[1], size=count)
         return np.asarray(np.clip(np.rint(drawn), self.lowest, LARGEST), dtype=np.int64)
 
     def __str__(self) -> str:
@@ -211,6 +210,7 @@ class LoadParameters(Parameters):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         kind = KINDS[self.arrival]
+        given: Any = self  # what an arrival needs is there, or it is refused first
         allowed = {"arrival", "network", "network_by", *kind.needs, *kind.allows}
         for name in type(self).model_fields:
             is_given = getattr(self, name) is not None
@@ -223,9 +223,9 @@ class LoadParameters(Parameters):
             raise ValueError("duration and requests say the same thing; give one of them")
         if self.network_by is not None and self.network is None:
             raise ValueError("network_by says who emulates a network; name it as network, like wifi")
-        if self.arrival == "constant" and self.requests is None and round((self.rate or 0.0) * self.seconds) < 1:
+        if self.arrival == "constant" and self.requests is None and round(given.rate * self.seconds) < 1:
             raise ValueError("the load sends not a single request: raise its rate or its duration")
-        if self.arrival == "spike" and not 0 <= (self.spike_at or 0.0) < self.seconds:
+        if self.arrival == "spike" and given.spike_at >= self.seconds:
             raise ValueError(f"spike_at = {self.spike_at:g} s is not within the duration of {self.seconds:g} s")
         return self
 
@@ -251,27 +251,27 @@ class LoadParameters(Parameters):
 
     def schedule(self, random: np.random.Generator) -> Schedule:
         """When requests are meant to go, where that is known beforehand: not in a closed loop."""
-        rate, count, end = self.rate or 0.0, self.requests, self.seconds  # the validator has checked what is needed
+        given: Any = self  # the validator has checked what is needed
+        count, end = self.requests, self.seconds
         match self.arrival:
             case "trace":
                 return self.recorded()
             case "constant":
-                times = arrivals.constant(rate, duration=end, count=count)
+                times = arrivals.constant(given.rate, duration=end, count=count)
             case "poisson" | "server":
-                times = arrivals.poisson(rate, random, duration=end, count=count)
+                times = arrivals.poisson(given.rate, random, duration=end, count=count)
             case "gamma":
-                times = arrivals.gamma(rate, self.burstiness or 1.0, random, duration=end, count=count)
+                times = arrivals.gamma(given.rate, given.burstiness, random, duration=end, count=count)
             case "ramp":
-                times = arrivals.ramp(rate, self.to_rate or rate, end, random)
+                times = arrivals.ramp(given.rate, given.to_rate, end, random)
             case "spike":
-                spike_at, length = self.spike_at or 0.0, self.spike_length or 0.0
-                times = arrivals.spike(rate, self.spike_rate or rate, spike_at, length, end, random)
+                times = arrivals.spike(given.rate, given.spike_rate, given.spike_at, given.spike_length, end, random)
             case "diurnal":
-                times = arrivals.diurnal(rate, self.amplitude or 0.0, self.period or end, end, random)
+                times = arrivals.diurnal(given.rate, given.amplitude, given.period, end, random)
             case "on-off":
-                times = arrivals.on_off(rate, self.pause_rate or 0.0, self.busy or end, self.pause or end, end, random)
+                times = arrivals.on_off(given.rate, self.pause_rate or 0.0, given.busy, given.pause, end, random)
             case "offline":
-                times = np.zeros(count or 0)
+                times = np.zeros(given.requests)
             case _:
                 message = f"arrival = {self.arrival} is a closed loop: when its requests go depends on the answers"
                 raise InputError("closed-loop", message, key="load.arrival", value=self.arrival)

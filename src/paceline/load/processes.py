@@ -95,7 +95,7 @@ class _Worker:
     task: WorkerTask
     folder: Path
     process: subprocess.Popen[str]
-    ended_at: float | None = None  # on the monotonic clock
+    ended_at: float = 0.0  # on the monotonic clock; 0 while it runs
 
     @property
     def last_words(self) -> str:
@@ -149,7 +149,7 @@ def run(
             if worker.task.loop != "open":  # without its users it is not known what it would have sent
                 raise LoadFailed(loss)
             losses.append(loss)
-            traces.append(lost(worker.task, worker.number, (worker.ended_at or 0.0) - start / 1e9, samples))
+            traces.append(lost(worker.task, worker.number, worker.ended_at - start / 1e9, samples))
         return WorkerResults(Trace.merged(traces), answers, losses)
 
 
@@ -174,7 +174,7 @@ def _wait_until_ready(worker: _Worker, until: float) -> None:
     assert output is not None
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
-        if not selector.select(max(0.0, until - time.monotonic())):
+        if not selector.select(until - time.monotonic()):
             raise LoadFailed(f"a worker of the load generator was not ready after {START_SECONDS:g} s")
     if output.readline().strip() != READY:
         worker.process.wait()
@@ -184,7 +184,7 @@ def _wait_until_ready(worker: _Worker, until: float) -> None:
 def _wait_until_ended(workers: Sequence[_Worker], end: float, go_on: Callable[[], bool]) -> None:
     """Until all have ended or their time is over; those that still run then are killed."""
     is_ending = False
-    while running := [worker for worker in workers if worker.ended_at is None]:
+    while running := [worker for worker in workers if not worker.ended_at]:
         for worker in running:
             if worker.process.poll() is not None:
                 worker.ended_at = time.monotonic()

@@ -30,23 +30,24 @@ def shared_requests(batches: Sequence[Tensors], endpoint: Endpoint) -> list[Prep
 
     The memory has no name any more when this returns: it lasts as long as the server does, however either of us ends.
     """
-    offsets: list[dict[str, int]] = []  # where each tensor of each request begins
+    placed: list[tuple[Tensors, dict[str, int]]] = []  # each request, and where its tensors begin
     size = 0
     for batch in batches:
-        offsets.append({})
+        begins: dict[str, int] = {}
         for name, array in batch.items():
-            offsets[-1][name] = size
+            begins[name] = size
             size += -(-array.nbytes // _ALIGNED) * _ALIGNED
+        placed.append((batch, begins))
     size = max(size, 1)
     path = FOLDER / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     try:
-        _fill(path, size, batches, offsets)
+        _fill(path, size, placed)
         _register(endpoint, path.name, size)
     finally:
         with suppress(OSError):
-            path.unlink(missing_ok=True)
+            path.unlink()
     prepared = []
-    for batch, begins in zip(batches, offsets, strict=True):
+    for batch, begins in placed:
         body = kserve.encode_shared_request(batch, path.name, begins).body
         # With the length of the JSON given, a server may cache what it decodes.
         headers = {"content-type": kserve.BINARY_TYPE, kserve.JSON_LENGTH: str(len(body))}
@@ -54,7 +55,7 @@ def shared_requests(batches: Sequence[Tensors], endpoint: Endpoint) -> list[Prep
     return prepared
 
 
-def _fill(path: Path, size: int, batches: Sequence[Tensors], offsets: Sequence[dict[str, int]]) -> None:
+def _fill(path: Path, size: int, placed: Sequence[tuple[Tensors, dict[str, int]]]) -> None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -62,7 +63,7 @@ def _fill(path: Path, size: int, batches: Sequence[Tensors], offsets: Sequence[d
     try:
         os.posix_fallocate(handle, 0, size)  # otherwise a lack of memory would be a signal, later
         with mmap.mmap(handle, size) as memory:
-            for batch, begins in zip(batches, offsets, strict=True):
+            for batch, begins in placed:
                 for name, array in batch.items():
                     memory[begins[name] : begins[name] + array.nbytes] = array.tobytes()
     except OSError as error:
@@ -73,7 +74,7 @@ def _fill(path: Path, size: int, batches: Sequence[Tensors], offsets: Sequence[d
             f"the requests take {show_size(size)}, and {FOLDER} has room for {show_size(room.f_bavail * room.f_frsize)}"
             ": lower requests.distinct or requests.samples, or give it more"
         )
-        raise InputError("shared-memory-full", message, key="requests.distinct", value=len(batches)) from None
+        raise InputError("shared-memory-full", message, key="requests.distinct", value=len(placed)) from None
     finally:
         os.close(handle)
 

@@ -70,7 +70,7 @@ def unpack(content: bytes | bytearray | memoryview, shape: Sequence[int]) -> Arr
     for _ in range(count):
         start = position + _LENGTH
         end = start + int.from_bytes(view[position:start], "little")
-        if end > len(view) or start > len(view):
+        if end > len(view):
             raise ValueError("a byte string is longer than the data")
         strings.append(bytes(view[start:end]))
         position = end

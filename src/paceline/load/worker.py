@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import math
 import os
 import pickle
 import resource
@@ -120,11 +121,11 @@ class LoadShare:
     kinds: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))  # they repeat in a closed loop
     users: int = 1
     requests: int | None = None  # in a closed loop or a burst
-    duration: float | None = None  # of a closed loop
+    duration: float = 0.0  # of a closed loop
     think_time: float = 0.0
     up: Times | None = None  # seconds that an emulated network holds each request back
     down: Times | None = None  # and its answer
-    down_bandwidth: float | None = None  # bytes per second
+    down_bandwidth: float = math.inf  # bytes per second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +183,10 @@ async def _work(task: WorkerTask) -> dict[str, NDArray[np.generic]]:
 class _Run:
     """The requests of one task on their way."""
 
+    _left: int  # requests of an open loop, users of a closed one
+    _start: int
+    _last_start: int
+
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
         finished = self._count if task.loop == "open" else self._next_of_user
@@ -189,9 +194,6 @@ class _Run:
         self._client = GrpcClient(self._log, task) if task.transport == "grpc" else HttpClient(self._log, task)
         self._loop = asyncio.get_running_loop()
         self._all_ended = self._loop.create_future()
-        self._left = 0  # requests of an open loop, users of a closed one
-        self._start = 0
-        self._last_start = 0
 
     async def complete(self, start: int) -> None:
         """From the agreed instant until every request was answered or given up."""
@@ -203,7 +205,7 @@ class _Run:
             await self._open_loop()
         else:
             self._left = task.users
-            self._last_start = start + int((task.duration or 0.0) * 1e9)
+            self._last_start = start + int(task.duration * 1e9)
             await self._paced([start] * task.users, lambda _user: self._ask(is_first=True))
         await self._client.close()
 
@@ -230,8 +232,7 @@ class _Run:
         """Until all requests have ended, or the parent has ended the load."""
         pacing = asyncio.ensure_future(pace(due, act))
         await asyncio.wait({pacing, self._all_ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not pacing.done():
-            pacing.cancel()
+        pacing.cancel()
         with suppress(asyncio.CancelledError):
             await pacing
         await self._all_ended
@@ -268,7 +269,7 @@ class _Run:
         task, status = self._task, self._log.status[row]
         pause = task.think_time
         if task.down is not None:
-            pause += float(task.down[row % len(task.down)]) + self._log.size[row] / (task.down_bandwidth or np.inf)
+            pause += float(task.down[row % len(task.down)]) + self._log.size[row] / task.down_bandwidth
         if status < OK and status != TIMED_OUT:
             pause = max(pause, _AFTER_FAILURE)
         if self._is_over(clock() + int(pause * 1e9)):
@@ -285,7 +286,7 @@ class _Run:
         up = 0.0 if task.up is None else task.up[rows % len(task.up)]
         down = 0.0 if task.down is None else task.down[rows % len(task.down)]
         size = np.array(log.size[:number], np.float64)
-        kind = task.kinds[rows % len(task.kinds)] if number else np.zeros(0, np.int32)
+        kind = task.kinds[rows % len(task.kinds)]
 
         def seconds(column: list[int]) -> Times:
             times = np.array(column[:number], np.int64)
@@ -309,7 +310,7 @@ class _Run:
             "dispatched": seconds(log.dispatched) - up,
             "sent": seconds(log.sent) - up,
             "first": seconds(log.first) + down,
-            "done": seconds(log.done) + down + size / (task.down_bandwidth or np.inf),
+            "done": seconds(log.done) + down + size / task.down_bandwidth,
             "status": status,
             "kind": kind,
             **optional,

@@ -32,10 +32,45 @@ TINY_LIMITS = {"layers": 2, "width": 64, "heads": 4, "sequence": 16, "kernel": 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape(ABC):
-    """The knobs of one generated model, in the order in which its name has them."""
+class Knobs:
+    """Sizes that the name of a model may set, in the order in which it has them."""
 
     family: ClassVar[str]
+    limits: ClassVar[dict[str, int]] = LIMITS
+
+    def __post_init__(self) -> None:
+        for knob, value in asdict(self).items():
+            if not 1 <= value <= self.limits[knob]:
+                message = f"{PREFIX}{self.family}: {knob}={value} is outside of 1 to {self.limits[knob]}"
+                raise InputError("knob-out-of-range", message, value=value)
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        """What a name of this family says after its colon; an unknown knob is refused with the nearest one."""
+        knobs = [knob.name for knob in fields(cls)]
+        values: dict[str, int] = {}
+        _, colon, settings = name.partition(":")
+        for setting in settings.split(",") if colon else ():
+            knob, equals, value = (part.strip() for part in setting.partition("="))
+            if not equals:
+                example = f"{PREFIX}{cls.family}:{knobs[0]}=4,{knobs[1]}=64"
+                raise _refusal(name, "not-a-knob", f"'{setting}' is not knob=value; write it like {example}")
+            if knob not in knobs:
+                message = f"there is no knob '{knob}'{_hint(knob, knobs)}"
+                raise _refusal(name, "unknown-knob", message, nearest(knob, knobs))
+            if knob in values:
+                raise _refusal(name, "duplicate-knob", f"{knob} is given twice")
+            if not re.fullmatch("[0-9]{1,9}", value):
+                message = f"{knob}={value} is not a whole number from 1 to {cls.limits[knob]}"
+                raise _refusal(name, "not-a-whole-number", message)
+            values[knob] = int(value)
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape(Knobs, ABC):
+    """The knobs of one generated model that classifies."""
+
     task: ClassVar[ModelTask]
     sample: ClassVar[str]
     summary: ClassVar[str]  # with the knobs to fill in
@@ -44,12 +79,6 @@ class Shape(ABC):
 
     layers: int
     width: int
-
-    def __post_init__(self) -> None:
-        for knob, value in asdict(self).items():
-            if not 1 <= value <= LIMITS[knob]:
-                message = f"{PREFIX}{self.family}: {knob}={value} is outside of 1 to {LIMITS[knob]}"
-                raise InputError("knob-out-of-range", message, value=value)
 
     def __str__(self) -> str:
         values = ((knob, getattr(self, knob.name)) for knob in fields(self))
@@ -204,29 +233,11 @@ SHAPES: dict[str, type[Shape]] = {shape.family: shape for shape in (TransformerS
 
 def parse(name: str) -> Shape:
     """The shape that a name describes; an unknown family or knob is refused with the nearest one."""
-
-    def refusal(code: str, message: str, suggestion: str | None = None) -> InputError:
-        return InputError(code, f"model '{name}': {message}", value=name, suggestion=suggestion)
-
-    family, colon, rest = name.removeprefix(PREFIX).partition(":")
+    family = name.removeprefix(PREFIX).partition(":")[0]
     if family not in SHAPES:
         message = f"there is no family '{family}'{_hint(family, SHAPES)}"
-        raise refusal("unknown-family", message, nearest(family, SHAPES))
-    knobs = [knob.name for knob in fields(SHAPES[family])]
-    values: dict[str, int] = {}
-    for setting in rest.split(",") if colon else ():
-        knob, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals:
-            example = f"{PREFIX}{family}:{knobs[0]}=4,{knobs[1]}=64"
-            raise refusal("not-a-knob", f"'{setting}' is not knob=value; write it like {example}")
-        if knob not in knobs:
-            raise refusal("unknown-knob", f"there is no knob '{knob}'{_hint(knob, knobs)}", nearest(knob, knobs))
-        if knob in values:
-            raise refusal("duplicate-knob", f"{knob} is given twice")
-        if not re.fullmatch("[0-9]{1,9}", value):
-            raise refusal("not-a-whole-number", f"{knob}={value} is not a whole number from 1 to {LIMITS[knob]}")
-        values[knob] = int(value)
-    return SHAPES[family](**values)
+        raise _refusal(name, "unknown-family", message, nearest(family, SHAPES))
+    return SHAPES[family].read(name)
 
 
 def generated_model(name: str) -> ModelSpec:
@@ -263,6 +274,10 @@ def _build(shape: Shape, scale: Scale) -> Workload:
 
 def _divisors(number: int) -> list[int]:
     return [candidate for candidate in range(1, LIMITS["heads"] + 1) if number % candidate == 0]
+
+
+def _refusal(name: str, code: str, message: str, suggestion: str | None = None) -> InputError:
+    return InputError(code, f"model '{name}': {message}", value=name, suggestion=suggestion)
 
 
 def _hint(name: str, names: Collection[str]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from paceline.core.errors import MissingDependency
 from paceline.report import vega
+from paceline.report.numbers import show_value
 from paceline.report.text import clean
 
 PLOTTED = 2000  # samples at most; more would only make the file larger
@@ -76,10 +77,50 @@ class Chart:
     svg: str = ""  # the drawing itself, of a chart that needs no specification
 
 
-def framed(title: str, subtitle: str | list[str], spec: Spec) -> Spec:
-    """A chart under its title."""
+TEXT: Spec = {"field": "text", "type": "nominal"}  # of a row that has a label
+
+
+def framed(title: str, *about: str, lines: bool = False, values: Sequence[Spec] | None = None, **spec: Any) -> Spec:
+    """A chart under its title, and under that what it is about: on one line, or on one line each."""
+    parts = [part for part in about if part]
+    subtitle = parts if lines else "; ".join(parts)
     head = {"text": title, "subtitle": subtitle, "anchor": "start", "frame": "group", "offset": 12}
-    return {"config": CONFIG, "title": head, **spec}
+    return {"config": CONFIG, "title": head, **_data(values), **spec}
+
+
+def layer(mark: str, encoding: Spec, values: Sequence[Spec] | None = None, *, where: str = "", **style: Any) -> Spec:
+    """Marks of one type for rows of its own or, without any, for those rows of the chart for which `where` holds."""
+    transform = {"transform": [{"filter": where}]} if where else {}
+    return {**_data(values), **transform, "mark": {"type": mark, **style}, "encoding": encoding}
+
+
+def _data(values: Sequence[Spec] | None) -> Spec:
+    return {} if values is None else {"data": {"values": list(values)}}
+
+
+def quantity(field: str, title: str | None = None, scale: Spec | None = None, **axis: Any) -> Spec:
+    """A position by a number; without a title, scale and axis it takes those of the other layers."""
+    made: Spec = {"field": field, "type": "quantitative"}
+    if scale is not None:
+        made["scale"] = scale
+    return made | {"axis": {"title": title, **axis}} if title or axis else made
+
+
+def slo_lines(limits: Sequence[float], percentile: str, *, upright_at: int | None = None) -> list[Spec]:
+    """Latencies in milliseconds that an SLO allows: lines across, or upright ones with their labels at this height."""
+    if not limits:
+        return []
+    name = f"{percentile} ≤ " if percentile else ""
+    values = [{"latency": limit, "text": f"{name}{show_value(limit * MS, 's')}"} for limit in limits]
+    line, label = {"y": quantity("latency")}, {"x": {"value": 0}}
+    offset: Spec = {"dx": 6, "dy": -4}
+    if upright_at is not None:
+        line, label, offset = {"x": quantity("latency")}, {"y": {"value": upright_at}}, {"dx": 5, "dy": -6}
+    style: Spec = {"color": INK, "fontSize": 12, "align": "left", "baseline": "bottom"}
+    return [
+        layer("rule", line, values, color=INK, strokeDash=[5, 4], opacity=0.75),
+        layer("text", line | label | {"text": TEXT}, values, **style, **offset),
+    ]
 
 
 def coloured(
@@ -103,26 +144,30 @@ def names_axis(field: str = "case", **style: Any) -> Spec:
     return {"field": field, "type": "nominal", "sort": None, "axis": axis | {"labelPadding": 10} | style}
 
 
-def words_beside(y: Spec, x: Spec, dx: int = 8) -> Spec:
+def words_beside(y: Spec, x: Spec, values: Sequence[Spec] | None = None, *, dx: int = 8) -> Spec:
     """The field `text` of each row, to the right of where x is."""
-    mark = {"type": "text", "align": "left", "baseline": "middle", "dx": dx, "color": INK, "fontSize": 12}
-    return {"mark": mark, "encoding": {"y": y, "x": x, "text": {"field": "text", "type": "nominal"}}}
+    style: Spec = {"align": "left", "baseline": "middle", "dx": dx, "color": INK, "fontSize": 12}
+    return layer("text", {"y": y, "x": x, "text": TEXT}, values, **style)
 
 
 def interval_bars(y: Spec, colour: Spec) -> list[Spec]:
     """A bar from zero to each `value`, its interval from `low` to `high`, and its `text`."""
     x: Spec = {"type": "quantitative", "axis": None}
+    bar = {"y": y, "x": x | {"field": "value", "scale": {"zero": True}}, "color": colour}
+    interval = {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}}
     return [
-        {
-            "mark": {"type": "bar", "height": 15, "cornerRadiusEnd": 2},
-            "encoding": {"y": y, "x": x | {"field": "value", "scale": {"zero": True}}, "color": colour},
-        },
-        {
-            "mark": {"type": "errorbar", "ticks": {"color": INK, "size": 9}, "rule": {"color": INK, "size": 1.5}},
-            "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-        },
+        layer("bar", bar, height=15, cornerRadiusEnd=2),
+        layer("errorbar", interval, ticks={"color": INK, "size": 9}, rule={"color": INK, "size": 1.5}),
         words_beside(y, x | {"field": "high"}),
     ]
+
+
+def stacked_bars(rows: Sequence[Spec], ends: Sequence[Spec], x: Spec, colour: Spec, *, is_named: bool) -> list[Spec]:
+    """A bar for each `case`: its parts by their `place`, each as long as its `value`, and its `text` at the `end`."""
+    y = names_axis() | ({} if is_named else {"axis": None})
+    x = {"type": "quantitative", "axis": None, **x}
+    parts = {"y": y, "x": x | {"field": "value", "stack": "zero"}, "order": {"field": "place"}, "color": colour}
+    return [layer("bar", parts, rows, height=16), words_beside(y, x | {"field": "end"}, ends)]
 
 
 def legend_columns(names: Sequence[str]) -> int:
@@ -143,10 +188,7 @@ def latency_scale(values: Sequence[float]) -> Spec:
     low, high = min(values), max(values)
     if low <= 0 or high < WIDE_LATENCIES * low:
         return {"scale": {"zero": True}, "axis": {}}
-    return {
-        "scale": {"type": "log", "nice": False, "padding": 10},
-        "axis": ticks(low, high),
-    }
+    return {"scale": {"type": "log", "nice": False, "padding": 10}, "axis": ticks(low, high)}
 
 
 def ticks(low: float, high: float) -> Spec:

@@ -44,7 +44,7 @@ class Channel:
         """The next message and what came with it; None when the other end is gone. Waits."""
         while True:
             try:
-                packet, descriptors, _flags, _address = socket.recv_fds(self.connection, _PART + 1, 4)
+                packet, descriptors, _flags, _address = socket.recv_fds(self.connection, _PART + len(_LAST), 4)
             except ConnectionError:
                 return None
             if not packet:

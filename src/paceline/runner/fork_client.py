@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from paceline.core.errors import PacelineError
 from paceline.devices import fork_environment
 from paceline.runner.channel import Channel
+
+CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long to leave
 
 
 class ServerLost(PacelineError):
@@ -41,9 +43,11 @@ class WarmServer:
 
     def warm(self, modules: tuple[str, ...], deadline: float) -> None:
         """Have these modules imported before the next fork; `deadline` is on the monotonic clock."""
+        with contextlib.suppress(ServerLost):  # while nothing was asked of it: another one takes its place
+            self._ends = self.poll_ends()
         missing = [name for name in modules if name not in self._imported]
         if missing:
-            self._live().send({"do": "import", "modules": missing})
+            self._order({"do": "import", "modules": missing})
             self._await("imported", deadline)
             self._imported.update(missing)
 
@@ -51,7 +55,7 @@ class WarmServer:
         """A new process for one rank of a case: its id, and the channel it reports on."""
         ours, theirs = Channel.pair()
         try:
-            self._live().send({"do": "fork"} | order, [theirs.fileno()])
+            self._order({"do": "fork"} | order, [theirs.fileno()])
         finally:
             theirs.close()
         return int(self._await("forked", deadline)["forked"]), ours
@@ -74,9 +78,9 @@ class WarmServer:
             self._control.close()
             self._control = None
         if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=5)
-            if self._process.poll() is None:
+            try:
+                self._process.wait(timeout=CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
             self._process = None
@@ -96,17 +100,24 @@ class WarmServer:
             self._control = ours
         return self._control
 
+    def _order(self, order: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        try:
+            self.control.send(order, descriptors)
+        except ConnectionError:
+            self._lose()
+
     def _receive(self) -> dict[str, Any]:
-        message = self._control.receive() if self._control is not None else None
-        if message is None:
-            self.close()
-            raise ServerLost("the warm server ended unexpectedly; a library may have crashed while it was imported")
-        return message[0]
+        message = self.control.receive()
+        return message[0] if message is not None else self._lose()
+
+    def _lose(self) -> NoReturn:
+        self.close()
+        raise ServerLost("the warm server ended unexpectedly; a library may have crashed while it was imported")
 
     def _await(self, key: str, deadline: float) -> dict[str, Any]:
         while True:
             left = max(0.0, deadline - time.monotonic())
-            if self._control is not None and not select.select([self._control], [], [], left)[0]:
+            if not select.select([self.control], [], [], left)[0]:
                 if self._process is not None:
                     self._process.kill()
                 self.close()

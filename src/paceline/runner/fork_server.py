@@ -39,7 +39,7 @@ def main() -> None:
         while True:
             ready, _, _ = select.select([control.fileno(), wake_read], [], [])
             if wake_read in ready:
-                os.read(wake_read, 4096)
+                os.read(wake_read, select.PIPE_BUF)
                 with contextlib.suppress(ChildProcessError):
                     while children and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                         pid, status = ended

@@ -18,17 +18,19 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML in which a duplicate key is an error, not silently overwritten."""
 
 
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":  # '<<: *anchor': what it brings may be overridden
             continue
-        key = loader.construct_object(key_node, deep=True)
-        if isinstance(key, str | int | float | bool) and key in keys:
+        key = loader.construct_object(key_node)
+        if not isinstance(key, str | int | float | bool):
+            continue
+        if key in keys:
             line = f"line {key_node.start_mark.line + 1}"
             message = f"duplicate key '{key}'; leave one of them out"
             raise InputError("duplicate-key", message, where=line, key=str(key))
-        keys.add(str(key) if isinstance(key, list | dict) else key)
+        keys.add(key)
     return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 TRACED_ROWS = 2  # a batch of 1 might be taken for a constant
 MOST_ROWS = 65_536
 LARGEST_FILE = 1_500_000_000  # bytes of weights: an ONNX file of more than 2 GB must have them in a second file
-
-Run = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 class Served(nn.Module):
@@ -189,11 +187,10 @@ class ExportJob:
 
 @dataclass(frozen=True)
 class Exporter:
-    """One format: its main file, what it needs, and how it is written and opened."""
+    """One format: its main file, what it needs, and how it is written; engines open it."""
 
     file: str
     write: Callable[[ExportJob, Path], None]
-    open: Callable[[Path, torch.device], Run]
     precisions: tuple[str, ...]
     packages: tuple[str, ...] = ()  # whose versions decide what is written
     runtime: tuple[str, ...] = ()  # only to check it
@@ -224,19 +221,9 @@ def _write_torchscript(job: ExportJob, path: Path) -> None:
     torch.jit.save(torch.jit.freeze(traced), path)
 
 
-def _open_torchscript(path: Path, device: torch.device) -> Run:
-    module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
-    return lambda inputs: flat(module(*inputs))
-
-
 def _write_torch_export(job: ExportJob, path: Path) -> None:
     program = torch.export.export(job.served, job.traced, dynamic_shapes=job.dynamic_shapes, strict=False)
     torch.export.save(program, path)
-
-
-def _open_torch_export(path: Path, device: torch.device) -> Run:
-    module = torch.export.load(path).module()
-    return lambda inputs: flat(module(*inputs))
 
 
 def _write_onnx(job: ExportJob, path: Path) -> None:
@@ -258,21 +245,6 @@ def _write_onnx(job: ExportJob, path: Path) -> None:
         raise
 
 
-def _open_onnx(path: Path, device: torch.device) -> Run:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-
-    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        given = {name: one.numpy() for name, one in zip(names, inputs, strict=True)}
-        return [torch.from_numpy(array) for array in session.run(None, given)]
-
-    return run
-
-
 def _write_openvino(job: ExportJob, path: Path) -> None:
     import openvino
 
@@ -284,27 +256,13 @@ def _write_openvino(job: ExportJob, path: Path) -> None:
         leftover.unlink()
 
 
-def _open_openvino(path: Path, device: torch.device) -> Run:
-    import openvino
-
-    # Where a CPU has 16-bit instructions, the default would compute with them.
-    model = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-
-    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        answers = model([one.numpy() for one in inputs])
-        return [torch.from_numpy(answers[number].copy()) for number in range(len(model.outputs))]
-
-    return run
-
-
 _FLOATS = ("fp32", "bf16", "fp16")
 EXPORTERS = {
-    "torchscript": Exporter("model.pt", _write_torchscript, _open_torchscript, _FLOATS),
-    "torch-export": Exporter("model.pt2", _write_torch_export, _open_torch_export, _FLOATS),
+    "torchscript": Exporter("model.pt", _write_torchscript, _FLOATS),
+    "torch-export": Exporter("model.pt2", _write_torch_export, _FLOATS),
     "onnx": Exporter(
         "model.onnx",
         _write_onnx,
-        _open_onnx,
         ("fp32", "fp16"),
         packages=("onnx", "onnxscript"),
         runtime=("onnxruntime",),
@@ -313,7 +271,6 @@ EXPORTERS = {
     "openvino": Exporter(
         "model.xml",
         _write_openvino,
-        _open_openvino,
         ("fp32",),
         packages=("onnx", "onnxscript", "openvino"),
         any_device=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,11 +16,12 @@ import numpy as np
 from pydantic import Field
 
 from paceline.core.device import split_target
-from paceline.core.errors import InputError, nearest
+from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
 from paceline.devices import kind_of
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import Array
+from paceline.models.generated import Knobs
 from paceline.servers._program import HOST, MODEL, Program, PythonSettings
 from paceline.servers.base import Need, ServerSettings
 
@@ -121,7 +122,6 @@ class GpuLanguageModelServer(LanguageModelServer):
 PREFIX = "generated/llama"
 SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
 CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
-_LIMITS = {"layers": 256, "width": 16_384, "heads": 256, "vocabulary": 262_144, "context": 1_048_576}
 _SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou"]
 DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}  # as safetensors and GGUF call a precision
 
@@ -148,8 +148,11 @@ _GGUF_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlamaShape:
+class LlamaShape(Knobs):
     """The knobs of a generated Llama."""
+
+    family = "llama"
+    limits = {"layers": 256, "width": 16_384, "heads": 256, "vocabulary": 262_144, "context": 1_048_576}
 
     layers: int = 2
     width: int = 64
@@ -158,16 +161,13 @@ class LlamaShape:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        for knob, value in asdict(self).items():
-            if not 1 <= value <= _LIMITS[knob]:
-                message = f"{PREFIX}: {knob}={value} is outside of 1 to {_LIMITS[knob]}"
-                raise InputError("knob-out-of-range", message, key="model", value=value)
+        super().__post_init__()
         if self.width % (2 * self.heads):
             message = f"{PREFIX}: width={self.width} is not a multiple of twice heads={self.heads}"
-            raise InputError("not-a-multiple", message, key="model", value=self.width)
+            raise InputError("not-a-multiple", message, value=self.width)
         if self.vocabulary <= len(SPECIAL):
             message = f"{PREFIX}: vocabulary={self.vocabulary} is too small; {len(SPECIAL)} tokens are special"
-            raise InputError("too-small", message, key="model", value=self.vocabulary)
+            raise InputError("too-small", message, value=self.vocabulary)
 
     @property
     def hidden(self) -> int:
@@ -182,24 +182,13 @@ class LlamaShape:
 
 def parse(name: str) -> LlamaShape:
     """The shape that a name asks for."""
-    family, _, settings = name.partition(":")
-    if family != PREFIX:
+    if name.partition(":")[0] != PREFIX:
         message = f"model '{name}': a generated language model is called {PREFIX}:layers=2,width=64"
         raise InputError("unknown-model", message, key="model", value=name)
-    knobs = [knob.name for knob in fields(LlamaShape)]
-    given: dict[str, int] = {}
-    for setting in filter(None, settings.split(",")):
-        knob, _, value = (part.strip() for part in setting.partition("="))
-        if knob not in knobs:
-            guess = nearest(knob, knobs)
-            hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(knobs)}"
-            message = f"model '{name}': there is no knob '{knob}': {hint}"
-            raise InputError("unknown-knob", message, key="model", value=name, suggestion=guess)
-        if not (value.isascii() and value.isdigit() and len(value) < 10):
-            message = f"model '{name}': {knob}={value} is not a whole number from 1 to {_LIMITS[knob]}"
-            raise InputError("not-a-whole-number", message, key="model", value=name)
-        given[knob] = int(value)
-    return LlamaShape(**given)
+    try:
+        return LlamaShape.read(name)
+    except InputError as error:
+        raise error.within("", key="model") from None
 
 
 def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None:

@@ -25,7 +25,7 @@ from paceline.devices import kind_named
 from paceline.servers import _supervisor
 from paceline.servers._environment import Requirements
 from paceline.servers._environment import versions as read_versions
-from paceline.servers.base import Need, Server, ServerFailed, ServerSettings, Started
+from paceline.servers.base import Need, Server, ServerFailed, ServerSettings
 
 _LOG_END = 64 * 1024  # bytes of a log that are read for its last lines
 _MOST_BODY = 1 << 20  # bytes that are read of an answer
@@ -200,12 +200,12 @@ class ProcessServer(Server):
     def _is_ready(self) -> bool:
         """Ask it once."""
 
-    def _run(self, process: ServedProcess) -> Started:
-        """Start a process, and wait until it is ready."""
+    def _run(self, process: ServedProcess) -> float:
+        """Start a process, and wait until it is ready: the seconds until then."""
         self._process = process
         try:
             process.start()
-            return Started(ready=process.wait(self._is_ready, self.settings.ready_timeout))
+            return process.wait(self._is_ready, self.settings.ready_timeout)
         except BaseException:
             self.stop()
             raise
@@ -273,7 +273,7 @@ class Program(ProcessServer):
     def _is_ready(self) -> bool:
         return answers(HOST, self.port, self.ready_path)
 
-    def start(self) -> Started:
+    def start(self) -> float:
         self.port = free_port()
         self.grpc_port = free_port() if "kserve-grpc" in self.wires else 0
         command, environment = self._command(), self._environment()

@@ -83,13 +83,6 @@ class ServerSettings(Parameters):
     """How long to wait until it answers that it is ready"""
 
 
-@dataclass(frozen=True)
-class Started:
-    """How long the server took to start, in seconds; the load generator adds the first answers."""
-
-    ready: float  # from starting the process until it reported that it is ready
-
-
 class Server(ABC):
     """One serving software; a subclass in a scanned module is registered by its `name`.
 
@@ -135,8 +128,10 @@ class Server(ABC):
         """Export the model, write configuration: all that happens before the process starts."""
 
     @abstractmethod
-    def start(self) -> Started:
-        """Start it and wait until it is ready; ServerFailed with its logs if it is not in time."""
+    def start(self) -> float:
+        """Start it and wait until it reports that it is ready: the seconds until then. ServerFailed, with its logs,
+        if that takes too long.
+        """
 
     @abstractmethod
     def endpoint(self, wire: Wire) -> Endpoint:

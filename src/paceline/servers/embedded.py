@@ -12,19 +12,14 @@ from typing import Any, ClassVar
 from paceline.core.errors import InputError, MissingDependency
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
-from paceline.servers._embedded.app import EmbeddedSettings, EngineName, ServerConfiguration
+from paceline.servers._embedded.app import EmbeddedSettings, ServerConfiguration
+from paceline.servers._embedded.engines import FORMATS
 from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, ServedProcess, answers, http_get
-from paceline.servers.base import Artifact, Format, Need, ServerFailed, ServerSettings, Started
+from paceline.servers.base import Artifact, Need, ServerFailed, ServerSettings
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
 _DRAIN = 3.0  # seconds to answer what is in work when it has to end
-_FORMATS: dict[EngineName, Format] = {  # of engines that do not run the eager model
-    "torchscript": "torchscript",
-    "torch-export": "torch-export",
-    "onnxruntime": "onnx",
-    "openvino": "openvino",
-}
 
 
 class Embedded(ProcessServer):
@@ -77,11 +72,11 @@ class Embedded(ProcessServer):
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(name, "pip install 'paceline[serving]'")
         self.say(f"exporting {self.need.model}")
-        self.artifact = self.need.export(_FORMATS.get(engine, "eager"))
+        self.artifact = self.need.export(FORMATS.get(engine, "eager"))
         if self.need.form is not None:
             self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
-    def start(self) -> Started:
+    def start(self) -> float:
         if self.artifact is None:
             raise RuntimeError("prepare() comes before start()")
         self.stop()

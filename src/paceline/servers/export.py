@@ -39,7 +39,6 @@ from paceline.models.user import find_model, is_reference
 from paceline.servers.base import Artifact, Format
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from paceline.servers._exported_module import Exporter
@@ -119,18 +118,20 @@ def sample_inputs(artifact: Artifact, count: int, *, seed: int, allow_import: bo
 def _make(spec: ModelSpec, artifact: Artifact, exporter: Exporter, folder: Path) -> Artifact:
     import torch
 
+    from paceline.servers._embedded.engines import FORMATS, open_engine
     from paceline.servers._exported_module import ExportJob, build, describe, first_line, quiet
 
     what = f"{artifact.model} as {artifact.format} in {artifact.precision}"
     inputs, outputs = describe(spec, artifact.scale)
     device = torch.device(artifact.device)
     served, rows = build(spec, artifact.scale, artifact.precision, artifact.seed, device)
-    path = folder / exporter.file
+    made = replace(artifact, path=folder / exporter.file, inputs=inputs, outputs=outputs)
     with quiet():
         try:
             job = ExportJob(served, rows, tuple(one.name for one in inputs), tuple(one.name for one in outputs))
-            exporter.write(job, path)
-            run = exporter.open(path, device)
+            exporter.write(job, folder / exporter.file)
+            engine = next(name for name, format in FORMATS.items() if format == artifact.format)
+            session = open_engine(engine, made, artifact.device, ()).session(torch.get_num_threads())
         except (MemoryError, torch.OutOfMemoryError, OSError):
             raise
         except Exception as error:  # exporters raise whatever they like
@@ -139,29 +140,31 @@ def _make(spec: ModelSpec, artifact: Artifact, exporter: Exporter, folder: Path)
         for count in CHECKED_ROWS:
             few = tuple(one[:count] for one in rows)
             try:
-                answers = run(few)
+                answers = session({spec.name: one.cpu().numpy() for spec, one in zip(inputs, few, strict=True)})
             except Exception as error:
                 message = f"{what} was exported but takes no batch of {count}: {first_line(error)}"
                 raise NotExportable(message) from error
-            deviation = max(deviation, _deviation(what, served(*few), answers))
+            deviation = max(deviation, _deviation(what, served(*few), list(answers.values())))
     if not deviation <= TOLERANCES[artifact.precision]:
         raise CaseError(
             f"{what} answers otherwise than the eager model: the largest difference is {deviation:.2g} of the "
             f"largest output, tolerated is {TOLERANCES[artifact.precision]:g}; serve it in another format"
         )
-    return replace(artifact, path=path, inputs=inputs, outputs=outputs, deviation=deviation)
+    return replace(made, deviation=deviation)
 
 
-def _deviation(what: str, expected: Any, answers: list[torch.Tensor]) -> float:
+def _deviation(what: str, expected: Any, answers: list[Array]) -> float:
     """The largest difference of any output of fractions, relative to that output's largest value.
 
     Whole numbers are choices: where two are as good but for rounding, either may come.
     """
+    import torch
+
     from paceline.servers._exported_module import flat
 
     largest = 0.0
     for output, answer in zip(flat(expected), answers, strict=True):
-        eager, exported = output.double().cpu(), answer.double().cpu()
+        eager, exported = output.double().cpu(), torch.from_numpy(answer).double()
         if eager.shape != exported.shape:
             sizes, eager_sizes = tuple(exported.shape), tuple(eager.shape)
             raise CaseError(f"{what} answers in the sizes {sizes} where the eager model's are {eager_sizes}")

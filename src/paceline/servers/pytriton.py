@@ -8,7 +8,6 @@ from pathlib import Path
 
 from paceline.servers._exporting import OnnxAppServer
 from paceline.servers._program import MODEL
-from paceline.servers.base import Started
 
 
 class PyTriton(OnnxAppServer):
@@ -34,10 +33,10 @@ class PyTriton(OnnxAppServer):
     def _command(self) -> Sequence[str]:
         return [*super()._command(), str(self._short_path())]
 
-    def start(self) -> Started:
-        started = super().start()
+    def start(self) -> float:
+        seconds = super().start()
         self._shared = frozenset(_shared_memory(self.processes()))
-        return started
+        return seconds
 
     def stop(self) -> None:
         shared = self._shared | frozenset(_shared_memory(self.processes()))

@@ -13,7 +13,6 @@ from paceline.servers._exporting import AppSettings, ExportedModelServer
 from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, http_get
 from paceline.servers.base import ServerSettings
 
-_APP = "torchserve_app.py"
 # Without a line for every request and its metrics.
 _LOGGING = """<?xml version="1.0" encoding="UTF-8"?>
 <Configuration>
@@ -35,7 +34,7 @@ class TorchServe(ExportedModelServer):
     wires = ("kserve-json",)
     path = f"/predictions/{MODEL}"
     format = "torchscript"
-    apps = (_APP,)
+    apps = ("torchserve_app.py", "onnx_model.py")
     requirements = Requirements(
         server="torchserve",
         packages=("torchserve==0.12.0", "pyyaml==6.0.3", "numpy>=1.26"),  # pyyaml: used, but not declared
@@ -65,9 +64,9 @@ class TorchServe(ExportedModelServer):
         # A folder as it would be inside of an archive.
         folder = self.folder / "store" / MODEL
         (folder / "MAR-INF").mkdir(parents=True, exist_ok=True)
-        for name in (_APP, "serve.json"):
+        for name in (*self.apps, "serve.json"):
             shutil.copyfile(self.folder / name, folder / name)
-        about = {"modelName": MODEL, "modelVersion": "1.0", "handler": _APP}
+        about = {"modelName": MODEL, "modelVersion": "1.0", "handler": self.apps[0]}
         manifest = {"runtime": "python", "model": about, "archiverVersion": "0.12.0"}
         (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
         properties = "".join(f"{key}={value}\n" for key, value in self._properties().items())

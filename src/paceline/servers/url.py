@@ -19,7 +19,7 @@ from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
 from paceline.servers._language_model import PATHS
 from paceline.servers._program import HTTP_ERRORS, http_get
-from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings, Started
+from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings
 
 ALLOWED = "PACELINE_ALLOWED_URLS"  # servers that cases from the network may use: addresses, separated by commas
 _PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
@@ -106,7 +106,7 @@ class Url(Server):
         token = self._token()
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
-    def start(self) -> Started:
+    def start(self) -> float:
         """Wait until it reports that it is ready, and read the description of its model."""
         begin = time.monotonic()
         self.say(f"asking {self._parts.netloc}")
@@ -121,7 +121,7 @@ class Url(Server):
         if not self._is_grpc and not self._is_openai:
             self._read_metadata()
         self._started = True
-        return Started(ready=ready)
+        return ready
 
     def endpoint(self, wire: Wire) -> Endpoint:
         if (wire == "kserve-grpc") != self._is_grpc:

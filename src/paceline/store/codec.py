@@ -35,7 +35,7 @@ _FLOAT = "$float"  # JSON has no word for infinities and NaN
 
 def dumps(value: Any) -> str:
     """The value as strict JSON in ASCII, whatever it holds: what JSON has no form for becomes text."""
-    return json.dumps(_plain(value), allow_nan=False)
+    return json.dumps(_plain(value))
 
 
 def loads(text: str | bytes) -> Any:

@@ -89,8 +89,8 @@ def describe_records(connection: Connection) -> None:
     def ask(question: str, values: dict[str, Any]) -> Any:
         return connection.execute(text(question), values).cursor
 
-    for run_id in connection.scalars(select(runs.c.id)).all():
-        environment = Environment.read(connection.scalar(select(runs.c.environment).where(runs.c.id == run_id)) or {})
+    for run_id, document in connection.execute(select(runs.c.id, runs.c.environment)).all():
+        environment = Environment.read(document)
         for record in load_records(ask, "run_id = :run_id", {"run_id": run_id}):
             attempt = {"run_id": run_id, "case_index": record.case.index, "attempt": record.attempt}
             description = codec.description_of(described(record, environment))

@@ -101,7 +101,7 @@ def _sqlite(text: str) -> Location:
         message = f"the store '{path}' is a directory: give the path of a file, such as {suggestion}"
         raise InputError("is-a-directory", message, key="--store", value=str(path), suggestion=suggestion)
     spool = path.with_name(f"{path.name}.spool.jsonl")
-    return Location(shown=str(path), spools=(spool, _temporary_spool(str(path.resolve()))), path=path)
+    return Location(shown=str(path), spools=(spool, _temporary_spool(os.path.realpath(path))), path=path)
 
 
 def _postgres(text: str) -> Location:

@@ -120,7 +120,7 @@ def load_runs(ask: Ask, which: str = "1 = 1", values: dict[str, Any] | None = No
     return runs
 
 
-def load_run(ask: Ask, run_id: str, *, samples: bool = True, measured: str = "1 = 1") -> RunRecords | None:
+def load_run(ask: Ask, run_id: str, *, samples: bool, measured: str = "1 = 1") -> RunRecords | None:
     """The run with the last attempt at each of its cases, if there is one of this id."""
     this = {"run_id": run_id}
     runs = load_runs(ask, "id = :run_id", this)

@@ -52,7 +52,7 @@ def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list
                 left.append(line)
                 reason = str(error)
                 if isinstance(error, ValidationError):
-                    first = error.errors(include_url=False)[0]
+                    first = error.errors()[0]
                     reason = f"'{'.'.join(map(str, first['loc']))}': {first['msg']}"
                 if isinstance(error, ValueError):
                     reason = f"it is not a spooled record: {reason}"

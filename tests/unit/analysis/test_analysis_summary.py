@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from string import ascii_uppercase, digits
+from typing import Any
 
 import pytest
 
 from paceline.analysis.figures import Figure, unique_labels
-from paceline.analysis.summary import headline_of, sampled, summarize_run
+from paceline.analysis.summary import headline_of, sampled, summarize_run, warning_marks
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Measurement, Outcome, RecordWarning
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from support.micro_records import SIZES, cannot, collective, copy, gemm, micro, micro_run, pairs
-from support.records import LOSS, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
+from support.records import FIRST_STEP, LOSS, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
 
 
 def led_by(primary: str) -> RunRecords:
@@ -257,3 +260,177 @@ def test_of_very_many_cases_those_come_first_that_a_reader_would_look_at() -> No
     assert summary.notable(50) == summary.rows
     assert [row.case.index for row in summary.notable(2)] == [30, 40]
     assert len(summary.notable(10)) == 10
+
+
+def test_marks_are_plain_letters_and_digits_after_them_and_a_star_after_all() -> None:
+    assert warning_marks(["2-énorme", "1st", "2nd"]) == {"2-énorme": "N", "1st": "S", "2nd": "D"}
+    many = warning_marks([str(number) for number in range(38)])
+    assert list(many.values()) == [*ascii_uppercase, *digits, "*", "*"]
+
+
+def warned(index: int, *kinds: str, **more: Any) -> Record:
+    warnings = [RecordWarning(kind=kind, message="m", remedy=f"fix {kind}") for kind in kinds]
+    return record(case(index, "train", str(index)), warnings=warnings, **more)
+
+
+def test_a_row_has_the_marks_of_its_own_warnings() -> None:
+    summary = summarize_run(run_of([warned(0, "noisy", "noisy"), warned(1, "short", "noisy"), warned(2)]))
+    assert [summary.marks(row) for row in summary.rows] == ["N", "NS", ""]
+    assert [(kind.kind, kind.labels) for kind in summary.warnings] == [
+        ("noisy", ("train 0", "train 1")),
+        ("short", ("train 1",)),
+    ]
+
+
+def test_only_what_succeeded_counts_as_measured_with_warnings() -> None:
+    failed = warned(1, "noisy", outcome=Outcome.FAILED, cause=Cause(kind=CauseKind.TIMEOUT, message="m"))
+    summary = summarize_run(run_of([warned(0), failed, warned(2, "noisy")]))
+    assert [row.case.index for row in summary.with_warnings] == [2]
+    assert [row.case.index for row in summary.measured] == [0, 2]
+    assert [row.case.index for row in summary.failed] == [1]
+    assert summary.impossible == ()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "detail", "has_remedy"),
+    [
+        (Outcome.OK, CauseKind.ERROR, "d", False),
+        (Outcome.FAILED, CauseKind.ERROR, "d", True),
+        (Outcome.FAILED, CauseKind.ERROR, "", False),
+        (Outcome.FAILED, CauseKind.CRASHED, "", True),
+        (Outcome.FAILED, CauseKind.CRASHED, "d", True),
+    ],
+)
+def test_a_remedy_is_for_what_failed_and_does_not_say_it_itself(
+    outcome: Outcome, kind: CauseKind, detail: str, has_remedy: bool
+) -> None:
+    cause = Cause(kind=kind, message="m", detail=detail)
+    row = summarize_run(run_of([record(case(0, "train", "a"), outcome=outcome, cause=cause)])).rows[0]
+    assert bool(row.remedy) is has_remedy
+
+
+def at_size(size: int, samples: list[float], **more: Any) -> Measurement:
+    return Measurement.of_samples(STEP_TIME, samples, at={"size": size}, **more)
+
+
+def test_the_whole_case_leads_before_its_points_and_its_ranks() -> None:
+    point, rank = at_size(1, [0.1, 0.1]), Measurement.of_samples(STEP_TIME, [0.2, 0.2], scope="rank 0")
+    both, whole = at_size(1, [0.1, 0.1], scope="rank 0"), Measurement.of_samples(STEP_TIME, [0.3, 0.3])
+    silent = Measurement.of_value(LOSS, 1.0)
+    assert headline_of(record(case(0, "train", "a"), [point, rank, both, silent, whole])) is whole
+    assert headline_of(record(case(0, "train", "a"), [point, rank])) is point
+    assert headline_of(record(case(0, "train", "a"), [rank, point])) is rank
+    other = Measurement.of_value(FIRST_STEP, 2.0)
+    assert headline_of(record(case(0, "x", "a"), [whole, other], primary="first_step_time")) is other
+    assert headline_of(record(case(0, "x", "a"), [other, whole])) is other
+
+
+def test_a_figure_by_name_is_one_of_the_whole_case() -> None:
+    rank, whole = Measurement.of_value(FIRST_STEP, 9.0, scope="rank 0"), Measurement.of_value(FIRST_STEP, 2.0)
+    lead = Measurement.of_value(STEP_TIME, 1.0)
+    row = summarize_run(run_of([record(case(0, "odd", "a"), [lead, rank, whole])])).rows[0]
+    figure = row.figure("first_step_time")
+    assert figure is not None
+    assert (figure.scope, figure.value) == ("", 2.0)
+    assert row.figure("absent") is None
+    for partial in (rank, Measurement.of_value(FIRST_STEP, 9.0, at={"size": 1})):
+        row = summarize_run(run_of([record(case(0, "odd", "a"), [partial])])).rows[0]
+        assert row.headline is not None
+        assert row.figure("first_step_time") is None
+
+
+def test_the_headline_was_measured_at_the_last_of_the_points_that_are_like_it() -> None:
+    points = [at_size(size, samples) for size, samples in enumerate([[1.0, 2.0]] * 4 + [[3.0, 4.0]])]
+    lead = Measurement.of_samples(STEP_TIME, [1.0, 2.0])
+    row = summarize_run(run_of([record(case(0, "odd", "a"), [lead, *points])])).rows[0]
+    assert row.point is not None
+    assert row.point.at == {"size": 3}
+    lone = summarize_run(run_of([record(case(0, "odd", "a"), [Measurement.of_value(STEP_TIME, 7.0), *points])])).rows[0]
+    assert lone.point is None
+    silent = [Measurement.of_value(LOSS, 1.0, at={"size": size}) for size in (1, 2)]
+    bare = summarize_run(run_of([record(case(0, "odd", "a"), silent)])).rows[0]
+    assert (bare.headline, bare.point, bare.figures) == (None, None, ())
+
+
+def test_samples_behind_a_headline_are_those_of_its_point() -> None:
+    rate = throughput("images/s")
+    large, small, of_rank = at_size(2, [3.0, 4.0]), at_size(1, [1.0, 2.0]), at_size(2, [3.0, 4.0], scope="rank 0")
+    at_large, at_small = Measurement.of_rate(rate, 8, large), Measurement.of_rate(rate, 8, small)
+    ranked = Measurement.of_rate(rate, 8, of_rank, scope="rank 0")
+    lead = replace(at_large, at={})
+    one = record(case(0, "odd", "a"), [small, lead, at_large, large, at_small, ranked, of_rank])
+    assert sampled(one, lead) is large
+    assert sampled(one, None) is small
+
+
+def test_a_single_value_has_no_samples_to_show() -> None:
+    lead, other = Measurement.of_value(FIRST_STEP, 1.0), Measurement.of_samples(STEP_TIME, [1.0, 2.0])
+    assert sampled(record(case(0, "odd", "a"), [lead, other]), lead) is other
+    assert sampled(record(case(0, "odd", "a"), [lead]), lead) is None
+
+
+def test_cases_that_failed_or_have_no_headline_are_in_no_group() -> None:
+    times = Measurement.of_samples(STEP_TIME, [0.1, 0.1])
+    failed = record(case(0, "train", "a"), [times], outcome=Outcome.FAILED)
+    silent = record(case(1, "train", "b"), [Measurement.of_value(LOSS, 1.0)])
+    (group,) = summarize_run(run_of([failed, silent, record(case(2, "train", "c"), [times])])).groups
+    assert [row.case.index for row in group.rows] == [2]
+
+
+@pytest.mark.parametrize(
+    ("better", "order"), [(Better.HIGHER, [1, 2, 0]), (Better.LOWER, [0, 2, 1]), (Better.NEITHER, [1, 2, 0])]
+)
+def test_the_best_of_a_group_comes_first(better: Better, order: list[int]) -> None:
+    metric = Metric(name="score", unit="", better=better)
+    records = [
+        record(case(index, "odd", str(index)), [Measurement.of_value(metric, value)], primary="score")
+        for index, value in enumerate((1.0, 3.0, 2.0))
+    ]
+    (group,) = summarize_run(run_of(records)).groups
+    assert [row.case.index for row in group.rows] == order
+    assert group.best is group.rows[0]
+
+
+def test_a_highlight_needs_a_rate_that_is_a_number() -> None:
+    def measured(index: int, category: str, name: str, unit: str, value: float) -> Record:
+        metric = Metric(name=name, unit=unit, better=Better.HIGHER)
+        return record(micro(index, category, "odd", str(index)), [Measurement.of_value(metric, value)])
+
+    records = [
+        measured(0, "compute", "rate", "FLOP/s", 2.0),
+        measured(1, "compute", "rate", "FLOP/s", math.nan),
+        measured(2, "compute", "speed", "steps/s", 9.0),
+        record(micro(3, "compute", "odd", "3"), [Measurement.of_value(LOSS, 9.0)]),
+        measured(4, "memory", "speed", "steps/s", 9.0),
+        measured(5, "training", "rate", "FLOP/s", 9.0),
+        measured(6, "compute", "rate", "FLOP/s", 1.0),
+    ]
+    (highlight,) = summarize_run(run_of(records)).highlights
+    assert (highlight.category, highlight.row.case.index, highlight.of) == ("compute", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("categories", "is_sectioned"),
+    [(["serving"], True), (["compute"], True), (["training"], False), (["training", "serving"], True), ([], False)],
+)
+def test_single_operations_and_servers_have_tables_of_their_own(categories: list[str], is_sectioned: bool) -> None:
+    records = [record(micro(index, name, "b", str(index))) for index, name in enumerate(categories)]
+    assert summarize_run(run_of(records)).is_sectioned is is_sectioned
+
+
+def test_what_failed_is_looked_at_before_what_is_uncertain_and_that_before_what_leads() -> None:
+    records = [
+        record(case(index, "train", str(index)), [Measurement.of_samples(STEP_TIME, [0.1 + value] * 3)])
+        for index, value in enumerate((0.5, 0.4, 0.1, 0.3, 0.2))
+    ]
+    records[3] = records[3].model_copy(update={"warnings": warned(3, "noisy").warnings})
+    records[4] = records[4].model_copy(update={"outcome": Outcome.FAILED})
+    summary = summarize_run(run_of(records))
+    chosen = [[row.case.index for row in summary.notable(limit)] for limit in range(6)]
+    assert chosen == [[], [4], [3, 4], [2, 3, 4], [0, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_attempts_at_one_case_stay_in_their_order_where_all_are_shown() -> None:
+    again = record(case(0, "train", "a"), attempt=2, outcome=Outcome.FAILED)
+    summary = summarize_run(run_of([record(case(0, "train", "a")), again]))
+    assert [row.record.attempt for row in summary.notable(2)] == [1, 2]

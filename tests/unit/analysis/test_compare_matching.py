@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Difference, Side, match
+from paceline.analysis.compare.matching import Difference, Pool, Side, differences, match
 from paceline.core.case import Case
-from paceline.core.record import Measurement
+from paceline.core.record import Measurement, Outcome
 from support.records import STEP_TIME, record, run_of
 
 
@@ -67,3 +67,76 @@ def test_what_is_ambiguous_is_left_alone() -> None:
 def test_other_benchmarks_are_not_looked_at() -> None:
     other = gemm().model_copy(update={"benchmark": "matmul"})
     assert not match(side("a", gemm()), side("b", other)).matches
+
+
+def test_what_has_a_partner_of_the_same_key_is_not_matched_again() -> None:
+    alone, both = side("a", gemm()), side("b", gemm(), gemm(1, target="cuda:0"))
+    more = match(alone, both)
+    assert [(one.reference.case.target, one.new.case.target) for one in more.matches] == [("cpu", "cpu")]
+    assert (more.only_reference, more.only_new) == ((), ("gemm fp32 512",))
+    less = match(both, alone)
+    assert [(one.reference.case.target, one.new.case.target) for one in less.matches] == [("cpu", "cpu")]
+    assert (less.only_reference, less.only_new) == (("gemm fp32 512",), ())
+
+
+def test_matches_are_in_the_order_of_the_reference() -> None:
+    before = side("a", gemm(2, size=2048), gemm(0, size=1024), gemm(1))
+    after = side("b", gemm(0, size=2048, target="cuda:0"), gemm(2, size=1024), gemm(1))
+    assert [one.label for one in match(before, after).matches] == ["gemm fp32 1024", "gemm fp32 512", "gemm fp32 2048"]
+
+
+def test_a_number_of_ranks_that_differs_throughout_is_what_the_comparison_is_about() -> None:
+    one = match(side("a", gemm(ranks=1)), side("b", gemm(ranks=2)))
+    assert one.differences == {Difference("ranks", "1", "2"): 1}
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_ranks_that_differ_within_a_side_tell_cases_apart(is_swapped: bool) -> None:
+    varied, single = side("a", gemm(), gemm(1, size=1024, ranks=2)), side("b", gemm(ranks=2))
+    assert not match(*((single, varied) if is_swapped else (varied, single))).matches
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_setting_that_differs_within_a_side_tells_cases_apart(is_swapped: bool) -> None:
+    varied, single = side("a", gemm(), gemm(1, size=1024, precision="bf16")), side("b", gemm(precision="bf16"))
+    assert not match(*((single, varied) if is_swapped else (varied, single))).matches
+
+
+def test_another_budget_makes_no_other_work() -> None:
+    before = side("a", gemm(), gemm(1, size=1024))
+    both = match(before, side("b", gemm(budget=5.0), gemm(1, size=1024, budget=20.0)))
+    assert [one.differences for one in both.matches] == [
+        (Difference("budget", "10.0", "5.0"),),
+        (Difference("budget", "10.0", "20.0"),),
+    ]
+
+
+def test_a_pool_is_not_named_after_one_of_its_repetitions() -> None:
+    cases = (gemm(repeat=2), gemm(1), gemm(2, size=1024, repeat=3), gemm(3, size=1024, target="cuda:0"))
+    labels = ["gemm fp32 512", "gemm fp32 1024 on cpu", "gemm fp32 1024 on cuda:0"]
+    both = match(side("a", *cases), side("b", *cases))
+    assert [one.label for one in both.matches] == labels
+    assert match(side("a", *cases), side("b")).only_reference == tuple(labels)
+
+
+def test_only_what_succeeded_is_good() -> None:
+    good, bad = record(gemm(), []), record(gemm(repeat=2), [], outcome=Outcome.FAILED)
+    pool = Pool(good.case, (bad, good))
+    assert pool.good == (good,)
+
+
+def test_what_only_one_case_knows_is_no_difference() -> None:
+    one, other = gemm(epilogue="none", ranks=2), gemm(size=1024, algorithm="x", target="cuda:0")
+    assert differences(one, other) == (
+        Difference("target", "cpu", "cuda:0"),
+        Difference("ranks", "2", "1"),
+        Difference("size", "512", "1024"),
+    )
+
+
+def test_what_differed_within_a_side_still_counts_for_those_that_are_left() -> None:
+    before = side("a", gemm(algorithm="x"), gemm(1, size=1024, algorithm="y"))
+    after = side("b", gemm(precision="bf16", algorithm="x"), gemm(1, size=1024, precision="bf16", algorithm="z"))
+    both = match(before, after)
+    assert [one.label for one in both.matches] == ["gemm fp32 512"]
+    assert (both.only_reference, both.only_new) == (("gemm fp32 1024",), ("gemm bf16 1024",))

@@ -82,3 +82,73 @@ def test_only_a_run_of_sides_is_interleaved() -> None:
     assert is_interleaved(in_turns())
     assert not is_interleaved(run_of([trained(0, "resnet50", [0.1] * 3)]))
     assert not is_interleaved(run_of([]))
+
+
+def test_metrics_of_turns_are_chosen_like_those_of_runs() -> None:
+    run = in_turns()
+    comparison = compare_paired(run, every=True)
+    assert comparison.is_paired
+    assert [row.metric.name for row in comparison.rows] == ["throughput", "step_time"]
+    assert [row.metric.name for row in compare_paired(run, metrics=["step_time"]).rows] == ["step_time"]
+    assert [row.metric.name for row in compare_paired(run, also=["step_time"]).rows] == ["throughput", "step_time"]
+    assert [row.metric.name for row in compare_paired(run).rows] == ["throughput"]
+
+
+def test_a_round_that_lacks_a_metric_on_one_side_is_left_out_of_it() -> None:
+    run = in_turns()
+    for place in (2, 7):  # of rounds two and four
+        run.records[place].measurements = run.records[place].measurements[:1]
+    rows = {row.metric.name: row for row in compare_paired(run, every=True).rows}
+    assert rows["throughput"].parts == (6, 6)
+    assert rows["step_time"].parts == (4, 4)
+
+
+def test_a_round_without_records_was_not_run() -> None:
+    run = in_turns()
+    del run.records[2]
+    comparison = compare_paired(run)
+    assert comparison.pairings[0].uncompared == ("not run",)
+    assert next(comparison.rows).parts == (5, 5)
+
+
+def test_a_run_that_ends_with_half_a_round_is_compared_without_it() -> None:
+    run = in_turns()
+    whole = run_of(run.records[:-1])
+    assert next(compare_paired(whole).rows).parts == (5, 5)
+
+
+def test_each_side_has_its_own_records_and_the_matched_case_says_what_differs() -> None:
+    (pairing,) = compare_paired(in_turns()).pairings
+    for side, mark in ((pairing.reference, "[A]"), (pairing.new, "[B]")):
+        titles = [record.case.title for record in side.records]
+        assert len(titles) == 6
+        assert all(title.endswith(mark) for title in titles)
+    (matched,) = pairing.matched.matches
+    assert not matched.is_alike
+    assert [(one.name, one.reference, one.new) for one in matched.differences] == [("precision", "fp32", "bf16")]
+
+
+def test_one_round_is_compared_and_sides_that_set_nothing_have_plain_names() -> None:
+    run = in_turns(rounds=1)
+    for one in run.records:
+        one.case = one.case.model_copy(update={"parameters": {"model": "resnet50"}, "title": f"train {one.case.title}"})
+    run.run.cases[:] = [one.case for one in run.records]
+    comparison = compare_paired(run)
+    (row,) = comparison.rows
+    assert (row.parts, row.verdict, row.label) == ((1, 1), ComparisonVerdict.SINGLE, "train resnet50")
+    (pairing,) = comparison.pairings
+    assert (pairing.reference.name, pairing.new.name) == ("A", "B")
+
+
+def test_titles_that_share_no_word_are_named_by_the_benchmark() -> None:
+    run = in_turns(rounds=1)
+    for one, title in zip(run.records, ("one [A]", "other [B]"), strict=True):
+        one.case = one.case.model_copy(update={"title": title})
+    run.run.cases[:] = [one.case for one in run.records]
+    (row,) = compare_paired(run).rows
+    assert row.label == "train"
+
+
+def test_a_run_of_which_some_cases_belong_to_no_side_is_not_interleaved() -> None:
+    run = in_turns(rounds=1)
+    assert not is_interleaved(run_of([*run.records, trained(2, "resnet50", [0.1] * 3)]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
+from scipy import stats
 
 from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import Comparison, ComparisonVerdict, Limit, compare, violations
+from paceline.analysis.compare.verdicts import Comparison, ComparisonVerdict, Limit, Mean, compare, violations
 from paceline.core.errors import InputError
-from paceline.core.record import Measurement
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
+from paceline.core.stats import Interval
 from support.compare_records import MODELS, before_and_after, renamed, side, trained
-from support.records import MEMORY, case, literal_run, record, run_of, throughput
+from support.records import ENVIRONMENT, LOSS, MEMORY, STEP_TIME, case, literal_run, record, run_of, throughput
 from support.refused import refused
 
 
@@ -208,3 +211,287 @@ def test_what_only_ranks_have_is_compared_by_rank() -> None:
 
     assert [row.scope for row in compared(ranked(1.0), ranked(2.0), every=True).rows] == ["rank 0", "rank 1"]
     assert [row.scope for row in compared(ranked(1.0), ranked(2.0)).rows] == ["rank 0"]
+
+
+RATE = throughput("images/s")
+
+
+def measured(*answer: Measurement, index: int = 0, title: str = "x", target: str = "cuda:0", repeat: int = 1) -> Record:
+    return record(case(index, "train", title, model=title, target=target, repeat=repeat), list(answer))
+
+
+def failed(index: int = 0, title: str = "x", cause: str = "", outcome: Outcome = Outcome.FAILED) -> Record:
+    why = Cause(kind=CauseKind.ERROR, message=cause) if cause else None
+    return record(case(index, "train", title, model=title), outcome=outcome, cause=why)
+
+
+def rate(value: float, **more: object) -> Measurement:
+    return Measurement.of_value(RATE, value, **more)  # type: ignore[arg-type]
+
+
+def test_a_mean_combines_the_errors_of_its_cases_and_their_degrees_of_freedom() -> None:
+    def three(place: int, *values: float) -> list[Record]:
+        return [measured(rate(value), index=place, title=f"m{place}", repeat=number + 1)
+                for number, value in enumerate(values)]  # fmt: skip
+
+    before = run_of([*three(0, 1.0, 1.1, 1.05), *three(1, 2.0, 2.5)])
+    after = run_of([*three(0, 1.2, 1.3), *three(1, 2.1, 2.2)])
+    (pairing,) = compared(before, after).pairings
+    rows = pairing.rows
+    assert [row.ratio.freedom for row in rows] == [3, 2]
+    errors = [row.ratio.error or math.nan for row in rows]
+    centre = sum(math.log(row.ratio.value or math.nan) for row in rows) / 2
+    freedom = sum(error**2 for error in errors) ** 2 / (errors[0] ** 4 / 3 + errors[1] ** 4 / 2)
+    assert 2 < freedom < 4
+    reach = stats.t.ppf(0.975, math.floor(freedom)) * math.sqrt(sum(error**2 for error in errors)) / 2
+    (mean,) = pairing.means
+    assert mean.value == pytest.approx(math.exp(centre))
+    assert mean.interval is not None
+    ends = (mean.interval.low, mean.interval.high, mean.interval.confidence)
+    assert ends == pytest.approx((math.exp(centre - reach), math.exp(centre + reach), 0.95), rel=1e-8)
+
+
+def test_a_mean_of_pairs_alike_has_exactly_their_freedom_together() -> None:
+    def two(*values: float) -> RunRecords:
+        return run_of(
+            [measured(rate(value), index=place, title=f"m{place}", repeat=number + 1)
+             for place in range(3) for number, value in enumerate(values)]
+        )  # fmt: skip
+
+    (pairing,) = compared(two(1.0, 1.1), two(1.2, 1.4)).pairings
+    error = pairing.rows[0].ratio.error
+    assert error is not None
+    (mean,) = pairing.means
+    assert mean.interval is not None
+    reach = stats.t.ppf(0.975, 3 * 2) * error / math.sqrt(3)
+    assert mean.interval.high / mean.value == pytest.approx(math.exp(reach), rel=1e-8)
+
+
+def test_a_mean_of_a_case_without_an_interval_has_none() -> None:
+    single = [measured(rate(1.0), index=0, title="a"), trained(1, "b", [0.1, 0.11, 0.1, 0.12])]
+    (pairing,) = compared(run_of(single), run_of(single)).pairings
+    mean = pairing.means[0]
+    assert (mean.count, mean.value, mean.interval, mean.is_change) == (2, pytest.approx(1.0), None, False)
+    # One run of each side: but for the single value, intervals rest on samples alone.
+    assert pairing.is_single
+    assert pairing.count(ComparisonVerdict.SINGLE) == 1
+    assert pairing.count(ComparisonVerdict.SAME) == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_change"),
+    [(0.9, 1.1, False), (1.0, 1.1, False), (0.9, 1.0, False), (1.01, 1.1, True), (0.9, 0.99, True), (1.5, 2.5, True)],
+)
+def test_a_mean_is_a_change_if_one_lies_outside(low: float, high: float, is_change: bool) -> None:
+    mean = Mean("", 2, (low + high) / 2, Interval(low=low, high=high, confidence=0.95))
+    assert mean.is_change is is_change
+
+
+def test_means_are_of_whole_cases_with_a_direction_and_need_two() -> None:
+    swept = [rate(1.0, at={"size": size}) for size in (1, 2)]
+    ranked = [rate(1.0, scope=f"rank {rank}") for rank in (0, 1)]
+    for lone in (measured(*swept, index=1, title="y"), measured(*ranked, index=1, title="y"),
+                 measured(Measurement.of_value(LOSS, 1.0), index=1, title="y")):  # fmt: skip
+        run = run_of([measured(rate(1.0)), lone])
+        assert compared(run, run, every=True).pairings[0].means == ()
+    run = run_of([measured(rate(1.0)), measured(rate(2.0), index=1, title="y")])
+    (mean,) = compared(run, run).pairings[0].means
+    assert (mean.category, mean.count) == ("", 2)
+
+
+def test_the_first_metric_of_a_case_counts_in_the_mean() -> None:
+    def run(speed: float, memory: float) -> RunRecords:
+        parts = [[rate(speed), Measurement.of_value(MEMORY, memory)] for _ in range(2)]
+        return run_of([measured(*both, index=place, title=str(place)) for place, both in enumerate(parts)])
+
+    (mean,) = compared(run(1.0, 1.0), run(2.0, 5.0), every=True).pairings[0].means
+    assert (mean.count, mean.value) == (2, pytest.approx(2.0))
+
+
+def test_runs_of_several_repetitions_are_not_single_and_none_is_not_either() -> None:
+    once = run_of([trained(0, "a", [0.1, 0.11, 0.12])])
+    twice = run_of([trained(0, "a", [0.1, 0.11, 0.12]), trained(1, "a", [0.1, 0.11, 0.13], repeat=2)])
+    assert compared(once, once).pairings[0].is_single
+    assert not compared(twice, once).pairings[0].is_single
+    assert not compared(once, twice).pairings[0].is_single
+    assert compared(twice, once).pairings[0].rows[0].samples == (6, 3)
+    mixed = run_of([*twice.records, trained(2, "b", [0.1, 0.11, 0.12])])
+    assert not compared(mixed, mixed).pairings[0].is_single
+    apart = run_of([measured(rate(1.0))]), run_of([measured(Measurement.of_value(MEMORY, 1.0))])
+    assert not compared(*apart).pairings[0].is_single
+
+
+def test_one_side_is_no_comparison_and_two_are() -> None:
+    one = Side("a", (literal_run(),))
+    with refused("too-few-sides"):
+        compare([one])
+    assert len(compare([one, one]).pairings) == 1
+
+
+@pytest.mark.parametrize("text", ["throughput<1", "throughput>1", "throughput<0.5", "*>1.5"])
+def test_a_limit_at_one_or_beyond_is_taken(text: str) -> None:
+    limit = Limit.parse(text)
+    assert str(limit) == text
+    assert not limit.is_crossed(1.0)
+
+
+@pytest.mark.parametrize("text", ["throughput<1.5", "throughput<3", "throughput>0.5"])
+def test_what_fails_without_a_change_is_taken_where_significance_is_not_asked_for(text: str) -> None:
+    assert Limit.parse(text, strict=True).is_crossed(1.0)
+    with refused("fails-without-change"):
+        Limit.parse(text)
+
+
+def test_a_limit_is_crossed_beyond_its_bound_and_not_at_it() -> None:
+    below, above = Limit.parse("throughput<0.9"), Limit.parse("throughput>1.1")
+    assert [below.is_crossed(ratio) for ratio in (0.89, 0.9, 0.91)] == [True, False, False]
+    assert [above.is_crossed(ratio) for ratio in (1.09, 1.1, 1.11)] == [False, False, True]
+    assert [below.covers(name) for name in ("throughput", "loss")] == [True, False]
+    assert Limit.parse("*<0.9").covers("loss")
+
+
+def test_a_case_that_recovered_crosses_no_limit_and_hides_no_unknown_metric() -> None:
+    good = measured(rate(1.0))
+    bad, both = run_of([good, failed(1, "y")]), run_of([good, measured(rate(1.0), index=1, title="y")])
+    recovered = compared(bad, both)
+    (broken,) = recovered.pairings[0].broken
+    assert (broken.side, broken.is_new, broken.reason) == ("before", False, "failed")
+    assert violations(recovered, [Limit.parse("*<0.9")], strict=True) == []
+    with refused("unknown-metric"):
+        violations(recovered, [Limit.parse("latency<0.9")])
+    lost = compared(both, bad)
+    (violation,) = violations(lost, [Limit.parse("latency<0.9")])
+    assert (violation.label, violation.row, violation.reason) == ("train y", None, "failed")
+
+
+def test_a_strict_limit_is_about_its_own_metric_and_passes_over_what_has_no_ratio() -> None:
+    before = run_of([measured(rate(1.0), Measurement.of_value(MEMORY, 1.0))])
+    after = run_of([measured(rate(0.0), Measurement.of_value(MEMORY, 0.5))])
+    comparison = compared(before, after, every=True)
+    assert [row.verdict for row in comparison.rows] == [ComparisonVerdict.NONE, ComparisonVerdict.SINGLE]
+    assert violations(comparison, [Limit.parse("throughput<0.9")], strict=True) == []
+    (violation,) = violations(comparison, [Limit.parse("*<0.9")], strict=True)
+    assert violation.row is not None and violation.row.metric.name == "peak_device_memory"
+    assert violations(comparison, [Limit.parse("*<0.9")]) == []
+
+
+def test_the_last_attempt_says_why_a_case_broke_and_what_neither_side_can_is_no_news() -> None:
+    good = measured(rate(1.0))
+    twice = [failed(1, "y", "first"), failed(2, "y", "middle"), failed(3, "y", "last", Outcome.TIMEOUT)]
+    comparison = compared(run_of([good, measured(rate(1.0), index=1, title="y")]), run_of([good, *twice]))
+    (broken,) = comparison.pairings[0].broken
+    assert (broken.label, broken.side, broken.reason) == ("train y", "after", "timeout: last")
+    neither = run_of([good, failed(1, "y", "no")])
+    assert compared(neither, neither).pairings[0].broken == ()
+
+
+def test_repetitions_that_failed_or_lack_the_metric_do_not_count() -> None:
+    memory = Measurement.of_value(MEMORY, 1.0)
+    before = run_of([measured(rate(1.0), memory), measured(memory, repeat=2), measured(rate(1.2), memory, repeat=3)])
+    after = run_of([failed(), measured(rate(2.0), memory), measured(rate(2.1), memory, repeat=2)])
+    row, other = compared(before, after, every=True).rows
+    assert (row.metric.name, row.parts, row.samples) == ("throughput", (2, 2), (2, 2))
+    assert (other.metric.name, other.parts) == ("peak_device_memory", (3, 2))
+
+
+def test_a_change_of_a_metric_without_direction_is_a_change_and_neither_better_nor_worse() -> None:
+    def run(middle: float) -> RunRecords:
+        values = [middle * (1 + 0.001 * place) for place in (3, 1, 4, 1, 5, 9, 2, 6)]
+        return run_of([measured(Measurement.of_samples(LOSS, values))])
+
+    (row,) = compared(run(1.0), run(2.0), metrics=["loss"]).rows
+    assert (row.verdict, row.gain, row.is_change) == (ComparisonVerdict.CHANGED, None, True)
+    (pairing,) = compared(run(1.0), run(2.0)).pairings
+    assert pairing.rows == ()
+    assert pairing.uncompared == ("train x: no metric that both sides have",)
+
+
+def test_the_headline_of_either_side_leads_if_the_other_has_it() -> None:
+    times, memory = Measurement.of_value(STEP_TIME, 1.0), Measurement.of_value(MEMORY, 1.0)
+    loss = Measurement.of_value(LOSS, 1.0)
+
+    def led(primary: str, *answer: Measurement) -> RunRecords:
+        return run_of([measured(*answer).model_copy(update={"primary": primary})])
+
+    def names(before: RunRecords, after: RunRecords, **more: object) -> list[str]:
+        return [row.metric.name for row in compared(before, after, **more).rows]
+
+    assert names(led("step_time", memory, times), led("", memory, times)) == ["step_time"]
+    # The reference leads with what the new side lacks; the new side's headline is on both.
+    assert names(led("throughput", rate(1.0), memory, times), led("step_time", memory, times)) == ["step_time"]
+    # Neither headline is on both: the first with a direction that is.
+    assert names(led("throughput", rate(1.0), loss, memory), led("step_time", times, loss, memory)) == [
+        "peak_device_memory"
+    ]
+    assert names(led("", rate(1.0), memory, loss), led("", rate(1.0), memory, loss)) == ["throughput"]
+    both = led("", rate(1.0), memory, loss)
+    assert names(both, both, also=["loss"]) == ["throughput", "loss"]
+    assert names(both, both, metrics=["loss"]) == ["loss"]
+    assert names(both, led("", rate(1.0), memory), every=True) == ["throughput", "peak_device_memory"]
+
+
+def test_a_named_metric_is_of_the_whole_case_or_else_of_every_point() -> None:
+    points = [rate(1.0, at={"size": size}) for size in (1, 2)]
+    memory = Measurement.of_value(MEMORY, 1.0)
+    swept = run_of([measured(memory, *points)])
+    assert [row.at for row in compared(swept, swept, metrics=["throughput"]).rows] == [{"size": 1}, {"size": 2}]
+    whole = run_of([measured(memory, *points, rate(3.0))])
+    assert [row.at for row in compared(whole, whole, metrics=["throughput"]).rows] == [{}]
+    assert [row.at for row in compared(whole, swept, metrics=["peak_device_memory"]).rows] == [{}]
+
+
+def test_a_metric_that_only_one_side_has_is_refused_where_it_is_named() -> None:
+    one, other = run_of([measured(rate(1.0), Measurement.of_value(MEMORY, 1.0))]), run_of([measured(rate(1.0))])
+    with refused("metric-not-in-common", value="peak_device_memory"):
+        compared(one, other, metrics=["peak_device_memory"])
+    with refused("unknown-metric", value="nothing"):
+        compared(one, other, also=["nothing"])
+    several = compared(one, one, metrics=["throughput", "peak_device_memory"])
+    assert [row.metric.name for row in several.rows] == ["throughput", "peak_device_memory"]
+
+
+def test_ranks_are_left_out_where_the_whole_case_has_the_metric() -> None:
+    run = run_of([measured(rate(2.0), rate(1.0, scope="rank 0"), Measurement.of_value(MEMORY, 1.0, scope="rank 0"))])
+    rows = [(row.metric.name, row.scope) for row in compared(run, run, every=True).rows]
+    assert rows == [("throughput", ""), ("peak_device_memory", "rank 0")]
+
+
+def test_a_rate_is_as_sure_as_the_times_behind_it_at_the_same_point() -> None:
+    def swept(values: list[float]) -> RunRecords:
+        answer = []
+        for size in (1, 2):
+            times = Measurement.of_samples(STEP_TIME, values, at={"size": size})
+            answer += [times, Measurement.of_rate(RATE, 8.0, times)]
+        return run_of([measured(*answer)])
+
+    alike = [1.0, 1.0, 1.0, 1.1, 1.1, 1.1, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1]
+    mixed = [1.0, 1.1] * 6
+    waves = compared(swept(alike), swept(alike), metrics=["throughput"]).pairings[0].rows
+    plain = compared(swept(mixed), swept(mixed), metrics=["throughput"]).pairings[0].rows
+    assert [row.at for row in waves] == [{"size": 1}, {"size": 2}]
+    for wave, even in zip(waves, plain, strict=True):
+        assert wave.ratio.error is not None and even.ratio.error is not None
+        assert wave.ratio.error > 1.2 * even.ratio.error
+    # Without the times nothing says that neighbours are alike.
+    lone = swept(alike)
+    lone.records[0].measurements = [m for m in lone.records[0].measurements if m.derived_from]
+    assert all(row.ratio.interval is not None for row in compared(lone, lone, metrics=["throughput"]).rows)
+
+
+def test_gpus_differ_where_one_case_of_many_ran_on_one() -> None:
+    def run(driver: str) -> RunRecords:
+        records = [measured(rate(1.0), target="cpu"), measured(rate(1.0), index=1, title="y")]
+        return run_of(records, environment=ENVIRONMENT | {"driver": {"version": driver}})
+
+    assert [one.name for one in compared(run("1"), run("2")).pairings[0].environment] == ["driver"]
+
+
+def test_a_ratio_just_above_one_is_better_where_more_is() -> None:
+    def run(middle: float) -> RunRecords:
+        values = [middle * (1 + 0.0001 * place) for place in (3, 1, 4, 1, 5, 9, 2, 6) * 10]
+        return run_of([measured(Measurement.of_samples(RATE, values))])
+
+    (row,) = compared(run(1.0), run(1.1)).rows
+    assert (row.verdict, row.gain) == (ComparisonVerdict.BETTER, pytest.approx(1.1))
+    (row,) = compared(run(1.1), run(1.0)).rows
+    assert row.verdict is ComparisonVerdict.WORSE

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.analysis.diagnose.criteria import Unanswerable, read_condition, read_lambda
+from paceline.core.errors import InputError
 from support.refused import refused
 
 HOSTILE = [
@@ -171,3 +172,116 @@ def test_a_missing_value_is_no_extreme_wherever_it_stands() -> None:
     nan = float("nan")
     for values in ([nan, 4.0, 9.0], [4.0, nan, 9.0], [9.0, 4.0, nan]):
         assert criterion.holds({"a": dict(zip("bcd", values, strict=True))})
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("lambda x: x > 0 or x", "not-a-condition"),
+        ("lambda x: x and x > 0", "not-a-condition"),
+        ("lambda x: False if x > 0 else x", "not-a-condition"),
+        ("lambda x: abs(x)", "not-a-condition"),
+        ("lambda x: -(x > 0)", "not-a-condition"),
+        ("lambda x: max(x, 1)", "not-a-condition"),
+        ("lambda x: 0 < x is True", "not-allowed"),
+        ("lambda x: x is True < 5", "not-allowed"),
+        ("lambda x: ~x > 0", "not-allowed"),
+        ("lambda x: sum(1, 2) > 0", "wrong-number-of-arguments"),
+        ("lambda x: len(1, 2) > 0", "wrong-number-of-arguments"),
+        ("lambda x: bool(1, 2)", "wrong-number-of-arguments"),
+        ("lambda x: min() > 0", "wrong-number-of-arguments"),
+        ("lambda x: abs() > 0", "wrong-number-of-arguments"),
+        ("lambda x, *y: x > 0", "not-one-argument"),
+        ("lambda x, *, y: x > 0", "not-one-argument"),
+        ("lambda x, **y: x > 0", "not-one-argument"),
+        ("lambda x: x > 1.1e18", "out-of-range"),
+        ("lambda x: x > 1000000000000000001", "out-of-range"),
+        ("lambda x: " + "(" * 41 + "x" + ")" * 41 + " > 0", "too-deep"),
+        ("lambda x: " + "-" * 40 + "x > 0", "too-deep"),
+        ("lambda x: x > 0" + " " * 1986, "too-many-characters"),
+    ],
+)
+def test_what_is_just_beyond_the_grammar_is_refused(source: str, code: str) -> None:
+    with refused(code, key="criteria"):
+        read_lambda(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "argument", "expected"),
+    [
+        ("lambda x: x > 0" + " " * 1985, 1.0, True),
+        ("lambda x: " + "(" * 40 + "x" + ")" * 40 + " > 0", 1.0, True),
+        ("lambda x: max(" + "(x), " * 50 + "(x)) > 0", 1.0, True),  # brackets beside each other are not deep
+        ("lambda x: " + "-" * 39 + "x > 0", -1.0, True),
+        ("lambda x: x >= 1000000000000000000", 1e18, True),
+        ("lambda x: x <= -1e18", -1e18, True),
+        ("lambda x: bool(x)", 0.0, False),
+        ("lambda x: bool(x)", 2.0, True),
+        ("lambda x: not x", 0.0, True),
+        ("lambda x: +x == 2", 2.0, True),
+        ("lambda x: 1 < x < 3 < 5", 2.0, True),
+        ("lambda x: 1 < x < 3 < 2", 2.0, False),
+        ("lambda x: 3 < x < 5 < 6", 2.0, False),
+        ("lambda x: False or x > 1 or False", 2.0, True),
+        ("lambda x: True and x > 1 and True", 1.0, False),
+        ("lambda x: min(x, 3, 5) == 3", 4.0, True),
+        ("  lambda x: x > 1  ", 2.0, True),
+    ],
+)
+def test_conditions_up_to_the_limits_hold_as_in_python(source: str, argument: float, expected: bool) -> None:
+    criterion = read_lambda(source)
+    assert criterion.holds(argument) is expected
+    assert criterion.source == source.strip()
+
+
+def test_a_name_between_brackets_has_at_most_300_characters() -> None:
+    name = "a" * 300
+    criterion = read_lambda(f"lambda label: label['{name}'] > 0", of_rules=True)
+    assert criterion.stored == {name}
+    assert criterion.holds({name: 1})
+    with refused("not-a-name"):
+        read_lambda(f"lambda label: label['{name}a'] > 0", of_rules=True)
+    with refused("not-a-name"):
+        read_lambda("lambda label: label[b'a'] > 0", of_rules=True)
+
+
+def test_a_sum_and_a_count_include_what_is_missing() -> None:
+    stored = {"a": {"b": 4.0, "c": float("nan"), "d": -9.0}}
+    for source, expected in (
+        ("sum(label['a'].values()) < 5", False),
+        ("sum(label['a'].values()) > -100", False),
+        ("len(label['a'].values()) == 3", True),
+        ("len(label['a']) == 3", True),
+        ("max(label['a'].values()) == 4", True),
+        ("min(label['a'].values()) == -9", True),
+    ):
+        assert read_lambda(f"lambda label: {source}", of_rules=True).holds(stored) is expected
+
+
+def test_a_number_that_grows_too_large_has_no_answer() -> None:
+    product = " * ".join(["1000000000000000000"] * 20)
+    with pytest.raises(Unanswerable, match="a number is too large"):
+        read_lambda(f"lambda x: x * ({product}) > 0").holds(1.5)
+
+
+@pytest.mark.parametrize("source", [5, None, ["lambda x: x > 0"], True])
+def test_what_is_no_text_is_no_criterion(source: object) -> None:
+    for read in (read_lambda, lambda one: read_condition(one, argument="x")):
+        with refused("not-text", value=source, says="^'.*' is not a criterion; write it as text$"):
+            read(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("y > 0", "'y > 0' may not say 'y';"),
+        ("   x + y > 0  ", r"'x \+ y > 0' may not say 'y';"),
+        ("x > 0 or z(x)", r"may not say 'z\(x\)';"),
+        ("x +" + " y" * 37 + " ww", "'x .* y ww' cannot be read"),  # of 80 signs
+        ("x +" + " y" * 37 + " www", r"'x \+( y){37}\.\.\.' cannot be read"),
+        ("y" + " " * 198 + "zw", "'y z' cannot be read"),
+    ],
+)
+def test_a_refusal_shows_the_part_that_is_wrong_and_not_all_of_a_long_text(source: str, shown: str) -> None:
+    with pytest.raises(InputError, match=f"^{shown}" if shown.startswith("'") else shown):
+        read_condition(source, argument="x")

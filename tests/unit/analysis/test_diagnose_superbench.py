@@ -323,3 +323,52 @@ def test_files_in_their_form_are_read_unmodified() -> None:
         "node-06": ("FailedTest",),
     }
     assert len(found.verdicts) == 8
+
+
+def _value(name: str, criteria: str, *metrics: str, **more: Any) -> dict[str, Any]:
+    return {name: {"function": "value", "criteria": criteria, "categories": "K", "metrics": list(metrics)} | more}
+
+
+def test_what_any_node_measured_is_expected_of_all_by_their_rules() -> None:
+    nodes = {f"n{place}": {"a/x": 1.0} for place in range(5)} | {"more": {"a/x": 1.0, "a/y": 1.0}}
+    states = {node: one.state for node, one in judged(nodes, _value("r", "lambda x:x>5", "a/.*"), {}).items()}
+    assert states == {f"n{place}": State.INCOMPLETE for place in range(5)} | {"more": State.HEALTHY}
+
+
+FAILURES = {"function": "failure_check", "criteria": "lambda x:x!=0", "categories": "Fail"}
+
+
+def test_a_check_of_failures_tells_each_missing_metric_once_and_each_pattern_that_matches_nothing() -> None:
+    nodes = {"a": {"a/return_code": 0, "a/x:1": 1.0, "a/x:0": 1.0}, "b": {"a/return_code": 2}}
+    rules = _value("v", "lambda x:x>5", "a/x.*") | {"f": {**FAILURES, "metrics": ["a/return_code", "a/x.*", "gone/x"]}}
+    both = judged(nodes, rules, {})
+    assert [(one.rule, one.kind, one.category, one.metric, one.text, one.accuses) for one in both["b"].findings] == [
+        ("f", "value", "Fail", "a/return_code", "lambda x:x!=0", True),
+        ("f", "missing", "FailedTest", "a/x:0", "it is missing", True),
+        ("f", "missing", "FailedTest", "a/x:1", "it is missing", True),
+        ("f", "missing", "Fail", "gone/x", "no metric matches it", True),
+    ]
+    assert [(one.metric, one.text) for one in both["a"].findings if one.kind == "missing"] == [
+        ("gone/x", "no metric matches it")
+    ]
+
+
+@pytest.mark.parametrize(("least", "bad"), [(1, {"b", "c", "d"}), (2, {"c", "d"}), (3, {"d"}), (4, set())])
+def test_a_stored_check_of_failures_counts_bad_codes_and_patterns_without_all(least: int, bad: set[str]) -> None:
+    nodes = {
+        "a": {"a/return_code": 0, "b/return_code": 0, "b/x": 1.0, "b/y": 1.0},
+        "b": {"a/return_code": 0, "b/return_code": 0, "b/x": NAN, "b/y": NAN},
+        "c": {"a/return_code": 3, "b/return_code": 0, "b/x": 0.0, "b/y": NAN},
+        "d": {"a/return_code": 3, "b/return_code": 4, "b/x": 0.0, "b/y": NAN},
+    }
+    rules = {
+        "f": {**FAILURES, "store": True, "metrics": ["a/return_code", "b/return_code", "b/[xy]"],
+              "criteria": "lambda x:x>1"},
+        "m": {"function": "multi_rules", "criteria": f'lambda label:label["f"]>={least}', "categories": "M"},
+    }  # fmt: skip
+    verdicts = judged(nodes, rules, {})
+    assert {node for node, one in verdicts.items() if one.state is State.DEFECTIVE} == bad
+    assert all(one.categories == ("FailedTest", "M") for node, one in verdicts.items() if node in bad)
+    assert verdicts["a"].findings == ()
+    assert verdicts["b"].state in (State.INCOMPLETE, State.DEFECTIVE)
+    assert not any(one.accuses for one in verdicts["b"].findings if one.kind == "missing")

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from paceline.analysis.cost import Prices, read_price
-from paceline.analysis.leaderboard import Board, boards
-from paceline.core.record import Measurement, RecordWarning
+from paceline.analysis.leaderboard import Board, boards, is_rate, software_of
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Measurement, Outcome, RecordWarning
 from paceline.core.run import RunRecords
-from support.records import ENERGY, ENVIRONMENT, STEP_TIME, case, literal_run, record, run_of, sample_run, throughput
+from support.records import (
+    ENERGY,
+    ENVIRONMENT,
+    LOSS,
+    STEP_TIME,
+    case,
+    literal_run,
+    record,
+    run_of,
+    sample_run,
+    throughput,
+)
 from support.refused import refused
 from support.serving_records import rates_run
 
@@ -100,3 +113,150 @@ def test_served_loads_are_compared_at_the_same_load() -> None:
     for board in found:
         assert board.metric.name == "latency_p99"
         assert [entry.label for entry in board.entries] == ["onnxruntime", "torch"]
+
+
+SCORE = Metric(name="score", unit="points", better=Better.HIGHER)
+COST = Metric(name="cost_per_thousand", unit="USD", better=Better.LOWER)
+
+
+def scored(device: str, *measurements: Measurement, work: str = "resnet50", **more: Any) -> RunRecords:
+    """What one device came to, seen once."""
+    about = case(0, "train", work, model=work, **more.pop("parameters", {}))
+    environment = ENVIRONMENT | {"gpus": [{"name": device}]} | more.pop("environment", {})
+    return run_of([record(about, list(measurements), facts={"device": device}, **more)], environment=environment)
+
+
+def points(value: float) -> Measurement:
+    return Measurement.of_value(SCORE, value)
+
+
+@pytest.mark.parametrize(
+    ("unit", "better", "expected"),
+    [
+        ("images/s", Better.HIGHER, True),
+        ("errors/s", Better.LOWER, False),
+        ("steps/s", Better.NEITHER, False),
+        ("%", Better.HIGHER, False),
+        ("s", Better.LOWER, False),
+    ],
+)
+def test_a_rate_is_work_over_time_of_which_more_is_better(unit: str, better: Better, expected: bool) -> None:
+    metric = Metric(name="x", unit=unit, better=better)
+    assert is_rate(metric) is expected
+    assert Board("work", metric, ()).work_unit == (unit.removesuffix("/s") if expected else "")
+
+
+def test_versions_that_are_not_there_are_left_out() -> None:
+    bare = scored("A", points(1.0), environment={"driver": None, "software": {"packages": {}}})
+    assert software_of(bare.run) == {"Paceline": "0.1.0"}
+    empty = scored(
+        "A", points(1.0), environment={"driver": {"version": None}, "software": {"packages": {"torch": "2"}}}
+    )
+    assert software_of(empty.run) == {"torch": "2", "Paceline": "0.1.0"}
+
+
+@pytest.mark.parametrize(
+    ("values", "places"), [([5.0, 5.0, 4.0], [1, 1, 3]), ([5.0, 4.0, 4.0], [1, 2, 2]), ([3.0, 2.0, 1.0], [1, 2, 3])]
+)
+def test_without_an_interval_equal_values_share_a_place(values: list[float], places: list[int]) -> None:
+    board = only(*(scored(name, points(value)) for name, value in zip("ABC", values, strict=True)))
+    assert [(entry.place, entry.machine) for entry in board.entries] == list(zip(places, "ABC", strict=True))
+    assert [entry.place for entry in board.leaders] == [1] * places.count(1)
+
+
+@pytest.mark.parametrize("better", [Better.HIGHER, Better.LOWER])
+@pytest.mark.parametrize("values", [{"A": 1.6e308, "B": 1.7e308}, {"A": 1.7e308, "B": 1.6e308}])
+def test_the_largest_numbers_that_there_are_have_an_order(better: Better, values: dict[str, float]) -> None:
+    metric = Metric(name="score", unit="points", better=better)
+    board = only(*(scored(name, Measurement.of_value(metric, value)) for name, value in values.items()))
+    best_first = sorted(values, key=lambda name: values[name], reverse=better is Better.HIGHER)
+    assert [entry.machine for entry in board.entries] == best_first
+
+
+def test_the_machine_is_no_part_of_a_label() -> None:
+    board = only(on("NVIDIA H100", steady(0.2)), on("NVIDIA H200", steady(0.1)))
+    assert [entry.label for entry in board.entries] == ["bf16 batch_size=32"] * 2
+    placed = [("A", "cuda:0", 1, 3.0), ("A", "cpu", 1, 2.0), ("A", "cpu", 4, 1.0)]
+    sources = [
+        scored(name, points(value), parameters={"target": target, "ranks": ranks, "precision": "bf16"})
+        for name, target, ranks, value in placed
+    ]
+    assert [entry.label for entry in only(*sources).entries] == ["bf16"] * 3
+
+
+def test_measurements_of_one_row_name_each_warning_and_run_once() -> None:
+    kinds = [["contended", "throttled"], ["drifting", "contended"]]
+    sources = [
+        scored("A", points(1.0), warnings=[RecordWarning(kind=kind, message="so", remedy="do") for kind in each])
+        for each in kinds
+    ]
+    (entry,) = only(*sources).entries
+    assert entry.warnings == ("contended", "throttled", "drifting")
+    assert entry.runs == (sources[0].run.id,)
+    assert (entry.place, entry.count) == (1, 2)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_energy_is_that_of_the_measurements_that_have_it(order: int) -> None:
+    sources = [on("A", steady(0.1), energy=0.5), on("A", steady(0.1))][::order]
+    (entry,) = only(*sources).entries
+    assert entry.per_joule is not None
+    assert entry.per_joule.value == 2.0
+    assert entry.energy_basis == ("energy_per_sample",)
+
+
+def test_what_is_no_rate_has_no_work_for_a_joule_or_a_dollar() -> None:
+    prices = Prices({}, (read_price("3.6 USD/h", {}),))
+    (entry,) = only(on("A", steady(0.1), energy=0.5), prices=prices, metric="step_time").entries
+    assert (entry.per_joule, entry.per_usd) == (None, None)
+    assert entry.price is not None and entry.price.usd == 3.6
+    assert entry.energy_basis == ("energy_per_sample",)
+
+
+def rented(cost: float) -> RunRecords:
+    """500 requests a second, a thousand of them for so much."""
+    return scored("A", Measurement.of_value(throughput("requests/s"), 500.0), Measurement.of_value(COST, cost))
+
+
+def test_a_row_has_a_price_where_all_its_measurements_have_the_same() -> None:
+    (entry,) = only(rented(0.001), rented(0.001), metric="throughput").entries
+    assert entry.price is not None and entry.price.usd == pytest.approx(1.8)
+    assert entry.per_usd is not None and entry.per_usd.value == pytest.approx(1e6)
+    (entry,) = only(rented(0.001), rented(0.002), metric="throughput").entries
+    assert (entry.count, entry.price, entry.per_usd) == (2, None, None)
+    unpriced = scored("A", Measurement.of_value(throughput("requests/s"), 500.0))
+    (entry,) = only(unpriced, rented(0.001), metric="throughput").entries
+    assert entry.price is not None and entry.price.usd == pytest.approx(1.8)
+
+
+def test_measurements_without_a_direction_are_no_contest() -> None:
+    lost = scored("A", Measurement.of_value(LOSS, 6.9))
+    assert boards([lost], FREE) == []
+    assert boards([lost], FREE, metric="loss") == []
+    with refused("unknown-metric", says="known are score$", value="loss"):
+        boards([scored("A", Measurement.of_value(LOSS, 6.9), points(1.0))], FREE, metric="loss")
+
+
+def test_records_that_lack_the_metric_or_a_number_for_it_are_left_out() -> None:
+    sources = [
+        scored("A", points(1.0)),
+        scored("B", Measurement.of_value(STEP_TIME, 1.0)),
+        scored("C", points(math.nan)),
+        scored("D", points(2.0), outcome=Outcome.FAILED),
+    ]
+    assert [entry.machine for entry in only(*sources, metric="score").entries] == ["A"]
+    assert boards(sources[2:], FREE) == []
+
+
+def test_boards_are_sorted_by_size_and_then_by_name() -> None:
+    sources = [scored("A", points(1.0), work=work) for work in ("vgg16", "bert", "lstm")]
+    sources += [scored("B", points(1.0), work="lstm")]
+    assert [board.work for board in boards(sources, FREE)] == ["train lstm", "train bert", "train vgg16"]
+    assert [board.work for board in boards(sources, FREE, text="BERT")] == ["train bert"]
+    assert boards(sources, FREE, text="gpt") == []
+
+
+def test_the_same_metric_in_another_unit_is_another_board() -> None:
+    other = SCORE.model_copy(update={"unit": "marks"})
+    made = boards([scored("A", points(1.0)), scored("A", Measurement.of_value(other, 2.0))], FREE)
+    assert [(board.metric.unit, len(board.entries)) for board in made] == [("points", 1), ("marks", 1)]

@@ -7,6 +7,7 @@ from paceline.analysis.published.table import PublishedTable, published_rows
 from paceline.benchmarks.serving import trace_metrics
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.subject import Subject
 from support.records import case, record, run_of
 
 
@@ -82,3 +83,39 @@ def test_what_did_not_travel_is_told_apart() -> None:
 
 def test_a_processor_is_not_put_beside_a_gpu() -> None:
     assert tables_of(served("resnet50", 16, 9.0, target="cpu")) == ()
+
+
+def shown(table: PublishedTable, line: int = 0) -> dict[str, str]:
+    return dict(zip(table.headers, table.lines[line], strict=True))
+
+
+def test_what_failed_or_was_not_served_is_not_shown() -> None:
+    failed = served("resnet50", 16, 9.0, outcome=Outcome.FAILED)
+    bare = served("resnet50", 16, 9.0).model_copy(update={"load": None})
+    for other in (failed, bare):
+        assert tables_of(other) == ()
+        assert tables_of(other, served("resnet50", 8, 9.0)) == tables_of(served("resnet50", 8, 9.0))
+    assert len(tables_of(served("resnet50", 8, 9.0, target="cpu"), served("resnet50", 8, 9.0))[0].lines) == 1
+
+
+def test_a_request_of_two_samples_is_rated_by_its_samples() -> None:
+    table, platforms = tables_of(served("resnet50", 2, 244.2))
+    assert shown(table)["Samples/s"] == "244.2"
+    assert (shown(table)["Tesla T4"], shown(table)["Tesla V100"]) == ("122.1 (2x)", "")
+    assert (table.named, platforms.named) == (2, 2)
+    assert (shown(table)["p50"], shown(table)["p95"]) == ("12.3 ms", "12.3 ms")
+
+
+def test_what_was_not_measured_is_empty_beside_what_was_published() -> None:
+    bare = [served("resnet50", batch, 9.0).model_copy(update={"measurements": []}) for batch in (2, 16)]
+    table, _ = tables_of(*bare)
+    assert table.lines[0] == ("resnet50 bf16", "2", "", "", "", "", "", "", "", "122.1", "")
+    assert table.lines[1][2:] == ("", "", "", "", "", "", "", "243.6 (p95 69.5 ms)", "438 (p95 38.3 ms)")
+
+
+def test_a_model_without_a_name_or_a_precision_comes_first() -> None:
+    nameless = served("resnet50", 16, 9.0).model_copy(update={"subject": Subject()})
+    plain = served("resnet50", 16, 9.0).model_copy(update={"subject": Subject(model="resnet50")})
+    table, _ = tables_of(plain, nameless)
+    assert [line[0] for line in table.lines] == ["", "resnet50"]
+    assert [line[-1] for line in table.lines] == ["", "438 (p95 38.3 ms, 0.0205x)"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from paceline.analysis.configuration import configuration_of
 from paceline.analysis.published import PublishedTable, published_tables
-from paceline.analysis.published.libai import CONTRADICTION, libai_rows
+from paceline.analysis.published.libai import CONTRADICTION, PublishedRow, Training, libai_rows
 from paceline.analysis.published.records import published_records
+from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Outcome, Record, RecordWarning
+from paceline.core.subject import Subject
 from paceline.report.run.document import to_html, to_markdown
 from support.records import STEP_TIME, case, record, run_of, throughput
 
@@ -154,3 +158,102 @@ def test_a_published_layout_is_a_way_to_do_the_work_that_ours_does() -> None:
     assert {name: theirs.choices[name] for name in ("data", "tensor", "pipeline", "precision")} == {
         name: mine.choices[name] for name in ("data", "tensor", "pipeline", "precision")
     }
+
+
+@pytest.mark.parametrize(
+    ("mesh", "section"),
+    [
+        ("1x1x1", "Data Parallel"),
+        ("2x1x1", "Data Parallel"),
+        ("1x2x1", "Tensor Model Parallel"),
+        ("1x1x2", "Pipeline Model Parallel"),
+        ("2x2x1", "Data Parallel + Tensor Model Parallel"),
+        ("2x1x2", "Data Parallel + Pipeline Model Parallel"),
+        ("1x2x2", "3-D Parallel"),
+        ("2x2x2", "3-D Parallel"),
+    ],
+)
+def test_a_mesh_belongs_to_the_section_of_what_has_several_ranks(mesh: str, section: str) -> None:
+    assert Training(Layout.parse(f"gpt2/nl2_fp16_{mesh}_mb1_gb8_1n8g")).section == section
+
+
+def test_a_row_that_contradicts_itself_was_run_on_the_gpus_that_it_names() -> None:
+    row = PublishedRow("parallel", "3-D Parallel", "GPT-2", "nl24_fp16_8x2x2_mb4_gb64_2n8g", "30", "20")
+    assert row.is_contradictory
+    assert str(row.layout) == "gpt2/nl24_fp16_4x2x2_mb4_gb64_2n8g"
+    assert row.cells == ("30", "20", "1.50")
+    agreeing = PublishedRow("parallel", "3-D Parallel", "GPT-2", "nl24_fp16_4x2x2_mb4_gb64_2n8g", "30", "20")
+    assert not agreeing.is_contradictory and agreeing.layout == row.layout
+
+
+def test_a_training_is_what_its_title_says() -> None:
+    more = Training.of(trained(f"{GPT2} hidden=64 heads=2 x2", 1.0, ranks=2))
+    assert more is not None
+    assert (str(more.layout), more.more) == (GPT2, "hidden=64 heads=2")
+    assert more.label == "nl24_fp16_1x1x1_mb6_gb6_1n1g hidden=64 heads=2"
+    assert Training.of(trained("resnet50 bf16", 1.0)) is None
+    assert more.is_like(Layout.parse(GPT2.replace("fp16", "bf16")))
+    assert not more.is_like(Layout.parse(GPT2.replace("nl24", "nl12")))
+
+
+def test_what_trains_no_layout_is_in_no_table() -> None:
+    other = trained("resnet50 bf16", 9.0, benchmark="train", index=1)
+    assert tables_of(other) == {}
+    assert tables_of(trained(GPT2, 120.0), other) == tables_of(trained(GPT2, 120.0))
+
+
+@pytest.mark.parametrize(
+    ("rates", "middle"), [((30.0, 10.0), "10"), ((40.0, 10.0, 30.0, 20.0), "20"), ((5.0, 1.0, 4.0, 2.0, 3.0), "3")]
+)
+def test_of_an_even_number_of_repetitions_the_lower_middle_one_is_shown(rates: tuple[float, ...], middle: str) -> None:
+    repeats = [trained(GPT2, rate, index=place, repeat=place + 1) for place, rate in enumerate(rates)]
+    shown = line(tables_of(*repeats)["Data Parallel"], "nl24_fp16_1x1x1_mb6_gb6_1n1g")["Paceline"]
+    assert shown == f"{middle} ± <0.1 %"
+
+
+def test_a_rate_of_what_did_not_succeed_does_not_count() -> None:
+    cut = trained(GPT2, 900.0, index=1, repeat=2).model_copy(update={"outcome": Outcome.TIMEOUT})
+    silent = trained(GPT2, 900.0, index=2, repeat=3).model_copy(update={"measurements": []})
+    table = tables_of(trained(GPT2, 120.0), cut, silent)["Data Parallel"]
+    assert line(table, "nl24_fp16_1x1x1_mb6_gb6_1n1g")["Paceline"] == "120 ± <0.1 %"
+    quiet = tables_of(silent)["Data Parallel"]
+    assert line(quiet, "nl24_fp16_1x1x1_mb6_gb6_1n1g")["Paceline"] == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "shown"),
+    [
+        ((Outcome.FAILED,), "failed"),
+        ((Outcome.FAILED, Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY), "out-of-memory"),
+        ((Outcome.OUT_OF_MEMORY, Outcome.UNSUPPORTED), "out-of-memory"),
+        ((Outcome.UNSUPPORTED,), ""),
+    ],
+)
+def test_of_several_failures_the_last_one_is_shown(ends: tuple[Outcome, ...], shown: str) -> None:
+    peers = [
+        trained(GPT2, 1.0, benchmark="megatron-core", index=place, repeat=place, outcome=end)
+        for place, end in enumerate(ends, start=1)
+    ]
+    table = tables_of(trained(GPT2, 120.0), *peers)["Data Parallel"]
+    assert line(table, "nl24_fp16_1x1x1_mb6_gb6_1n1g")["megatron-core"] == shown
+
+
+def test_peers_have_columns_in_the_order_in_which_they_come_and_marks_of_either_side() -> None:
+    warnings = [RecordWarning(kind="contended", message="others ran", remedy="stop them")]
+    table = tables_of(
+        trained(GPT2, 120.0, warnings=warnings),
+        trained(GPT2, 80.0, benchmark="megatron-core", index=1),
+        trained(GPT2.replace("fp16", "bf16"), 80.0, benchmark="megatron-core", index=2),
+        trained(GPT2, 60.0, benchmark="other", index=3),
+    )["Data Parallel"]
+    assert table.headers[2:7] == ("Paceline", "megatron-core", "Paceline / megatron-core", "other", "Paceline / other")
+    shown = line(table, "nl24_fp16_1x1x1_mb6_gb6_1n1g")
+    assert (shown["Paceline / megatron-core"], shown["Paceline / other"]) == ("1.50 ?", "2.00 ?")
+    peer = line(table, "nl24_bf16_1x1x1_mb6_gb6_1n1g")
+    assert (peer["Paceline"], peer["megatron-core"], peer["Paceline / megatron-core"]) == ("", "80 ± <0.1 %", "")
+    assert table.named == 2
+
+
+def test_the_note_says_nothing_of_a_device_or_software_that_has_no_name() -> None:
+    bare = trained(GPT2, 120.0).model_copy(update={"subject": Subject()})
+    assert tables_of(bare)["3-D Parallel"].source.endswith(CONTRADICTION)

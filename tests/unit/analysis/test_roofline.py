@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from paceline.analysis.roofline import OWN_RUN, Bound, KnownCeilings, Placed, Roofline, advice, rooflines
+from paceline.analysis.roofline import (
+    OWN_RUN,
+    Bound,
+    KnownCeilings,
+    Placed,
+    Roofline,
+    Rooflines,
+    advice,
+    device_of,
+    group_by_advice,
+    rooflines,
+)
 from paceline.analysis.summary import summarize_run
-from paceline.core.record import Record
+from paceline.core.metric import Metric
+from paceline.core.record import Measurement, Outcome, Record, RecordWarning
+from paceline.core.subject import ShownCeiling, Subject, Work
 from support.insight_records import (
     GPU,
     SOURCE,
@@ -143,3 +158,188 @@ def test_records_that_do_not_tell_their_bytes_are_named() -> None:
 def test_records_of_earlier_versions_do_not_disturb() -> None:
     summary = summarize_run(sample_run())
     assert rooflines(summary.source, summary.rows, gpu_ceilings()).rooflines == ()
+
+
+LEVEL = KnownCeilings((ceiling("compute", "bf16", 1000.0), ceiling("memory", "device memory", 1000.0)), SOURCE)
+
+
+def working(rate: float, *kinds: str, index: int = 0, flops: float = 1000.0, moved: float = 1.0, **more: Any) -> Record:
+    """A case that computes at this rate under ceilings of 1,000, with warnings of these kinds."""
+    about = {"number_format": "bf16", "left_out": "", "passed": 0.0} | more
+    work = Work(flops=flops, bytes=moved, rate=rate, unit="FLOP/s", formula="all", **about)
+    warnings = [RecordWarning(kind=kind, message="so", remedy="do") for kind in kinds]
+    where = case(index, "inference", f"model-{index}", category="inference")
+    return record(where, work=work, subject=Subject(device=GPU), warnings=warnings)
+
+
+def all_of(records: list[Record], ceilings: KnownCeilings = LEVEL) -> Rooflines:
+    summary = summarize_run(run_of(records))
+    return rooflines(summary.source, summary.rows, ceilings)
+
+
+@pytest.mark.parametrize(
+    ("rate", "kinds", "bound", "says"),
+    [
+        (1051.0, [], Bound.COMPUTE, "measure that again"),
+        (1050.0, [], Bound.COMPUTE, "the units are busy"),
+        (600.0, [], Bound.COMPUTE, "the units are busy"),
+        (600.0, ["host-bound"], Bound.COMPUTE, "the units are busy"),
+        (599.0, [], Bound.COMPUTE, "the units idle in part"),
+        (599.0, ["contended"], Bound.COMPUTE, "the units idle in part"),
+        (599.0, ["contended", "host-bound"], Bound.HOST, "launching work"),
+        (200.0, [], Bound.COMPUTE, "the units idle in part"),
+        (199.0, [], Bound.NEITHER, "launching work"),
+        (199.0, ["host-bound"], Bound.HOST, "launching work"),
+    ],
+)
+def test_how_near_a_case_is_to_its_ceiling_says_what_to_do(
+    rate: float, kinds: list[str], bound: Bound, says: str
+) -> None:
+    placed = only(working(rate, *kinds), LEVEL)
+    assert (placed.bound, placed.share, placed.nearest.name) == (bound, rate / 1000.0, "bf16")
+    assert placed.is_beyond == (rate > 1050.0)
+    assert says in advice(placed)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "bound", "is_cached"),
+    [
+        (499.0, Bound.COMPUTE, False),
+        (500.0, Bound.MEMORY, False),
+        (1050.0, Bound.MEMORY, False),
+        (1051.0, Bound.COMPUTE, True),
+    ],
+)
+def test_memory_bounds_what_is_no_further_from_it_and_not_faster_than_it(
+    traffic: float, bound: Bound, is_cached: bool
+) -> None:
+    placed = only(working(500.0, flops=500.0, moved=traffic), LEVEL)
+    assert (placed.bound, placed.is_cached, placed.is_beyond) == (bound, is_cached, False)
+    assert placed.nearest == (placed.memory if bound is Bound.MEMORY else placed.compute)
+    assert placed.share == (traffic / 1000.0 if bound is Bound.MEMORY else 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "passed", "is_open"),
+    [
+        (400.0, 0.0, True),  # nobody knows how many bytes were left out
+        (400.0, 1.0, True),
+        (400.0, 0.99, False),
+        (600.0, 0.0, False),
+        (599.0, 0.0, True),
+        (100.0, 3.0, True),  # a fifth of what memory carries
+        (100.0, 2.9, False),
+    ],
+)
+def test_bytes_that_were_left_out_leave_memory_open_if_they_could_weigh_more(
+    rate: float, passed: float, is_open: bool
+) -> None:
+    assert only(working(rate, flops=2.0, passed=passed, left_out="activations"), LEVEL).is_open is is_open
+    assert only(working(rate, flops=2.0, passed=passed), LEVEL).is_open is False
+
+
+def test_cases_that_need_the_same_are_together() -> None:
+    rates = [700.0, 100.0, 800.0]
+    (drawn,) = all_of([working(rate, index=index) for index, rate in enumerate(rates)]).rooflines
+    groups = group_by_advice(drawn.placed)
+    assert [[one.row.case.index for one in group] for group in groups.values()] == [[0, 2], [1]]
+    assert list(groups) == [advice(drawn.placed[0]), advice(drawn.placed[1])]
+
+
+def test_ceilings_of_compute_are_those_in_use_and_the_highest_is_first() -> None:
+    formats = ["fp32", "bf16", "fp32"]
+    records = [working(1e12, index=index, number_format=one) for index, one in enumerate(formats)]
+    (drawn,) = all_of(records, gpu_ceilings()).rooflines
+    assert [(roof.name, roof.value) for roof in drawn.compute] == [("bf16", 800e12), ("fp32", 50e12)]
+    assert (drawn.device, drawn.memory.name, len(drawn.placed)) == (GPU, "device memory", 3)
+
+
+@pytest.mark.parametrize(
+    "ceilings",
+    [
+        (ceiling("compute", "bf16", 1000.0),),
+        (ceiling("memory", "device memory", 1000.0),),
+        (ceiling("compute", "fp32", 1000.0), ceiling("memory", "device memory", 1000.0)),
+    ],
+    ids=["no memory", "no compute", "another precision"],
+)
+def test_a_device_that_lacks_one_of_the_ceilings_is_named(ceilings: tuple[Any, ...]) -> None:
+    drawn = all_of([working(500.0)], KnownCeilings(ceilings, SOURCE))
+    assert (drawn.rooflines, drawn.unknown) == ((), (GPU,))
+
+
+def test_a_device_that_only_measured_ceilings_needs_none() -> None:
+    gemm, nothing = product(0, 64, 64, 64, 5e-6), KnownCeilings()
+    assert all_of([gemm], nothing).unknown == ()
+    assert all_of([gemm, working(500.0, index=1)], nothing).unknown == (GPU,)
+
+
+def test_what_failed_is_under_no_roof_and_not_missed_there() -> None:
+    failed = working(500.0).model_copy(update={"outcome": Outcome.FAILED})
+    bare = failed.model_copy(update={"work": None, "counts_work": True})
+    assert all_of([failed, bare]) == Rooflines((), (), ())
+
+
+def reached(index: int, name: str, value: float, *, kind: Any = "compute", rate: float = 500.0, **more: Any) -> Record:
+    """A case that reached a ceiling of this kind itself."""
+    measured = Measurement.of_value(Metric(name="most", unit="1/s"), value)
+    about = {"measurements": [measured], "ceilings": (ShownCeiling(kind=kind, name=name, metric="most"),)}
+    return working(rate, index=index).model_copy(update=about | more)
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "indices"),
+    [(999.0, SOURCE, [0, 1]), (1000.0, SOURCE, [0, 1]), (1001.0, OWN_RUN, [1])],
+)
+@pytest.mark.parametrize(("kind", "name"), [("compute", "bf16"), ("memory", "device memory")])
+def test_this_run_replaces_only_a_lower_ceiling(
+    kind: str, name: str, value: float, source: str, indices: list[int]
+) -> None:
+    (drawn,) = all_of([reached(0, name, value, kind=kind), working(500.0, index=1)]).rooflines
+    roof = drawn.memory if kind == "memory" else drawn.compute[0]
+    assert (roof.value, roof.source) == (max(value, 1000.0), source)
+    assert [one.row.case.index for one in drawn.placed] == indices
+
+
+def test_of_equal_cases_the_first_is_the_ceiling() -> None:
+    (drawn,) = all_of([reached(0, "bf16", 2000.0), reached(1, "bf16", 2000.0)]).rooflines
+    assert drawn.compute[0].defined_by == 0
+    assert [one.row.case.index for one in drawn.placed] == [1]
+
+
+def test_what_did_not_succeed_shows_no_ceiling() -> None:
+    failed = reached(0, "bf16", 2000.0, outcome=Outcome.FAILED)
+    (drawn,) = all_of([failed, working(500.0, index=1)]).rooflines
+    assert (drawn.compute[0].value, drawn.compute[0].source) == (1000.0, SOURCE)
+
+
+def test_a_run_of_which_every_case_is_a_ceiling_has_no_roofline() -> None:
+    memory = KnownCeilings((ceiling("memory", "device memory", 1000.0),), SOURCE)
+    assert all_of([reached(0, "bf16", 2000.0)], memory) == Rooflines((), (), ())
+
+
+def test_warnings_of_a_ceiling_are_named_once() -> None:
+    kinds = ["contended", "throttled", "contended"]
+    warnings = [RecordWarning(kind=kind, message="so", remedy="do") for kind in kinds]
+    records = [reached(0, "bf16", 2000.0, warnings=warnings), working(500.0, index=1)]
+    (drawn,) = all_of(records).rooflines
+    assert drawn.compute[0].warnings == ("contended", "throttled")
+    assert drawn.memory.warnings == ()
+
+
+def test_a_copy_counts_more_than_a_datasheet_and_less_than_what_was_read() -> None:
+    copied = ceiling("memory", "copy within device memory", 300.0)
+    compute, promised = ceiling("compute", "bf16", 1000.0), (ceiling("memory", "device memory", 5000.0),)
+    placed = only(working(500.0), KnownCeilings((compute, copied), SOURCE, promised))
+    assert (placed.memory.value, placed.memory.source) == (600.0, SOURCE)
+    read = ceiling("memory", "device memory", 550.0)
+    placed = only(working(500.0), KnownCeilings((copied, compute, read), SOURCE, promised))
+    assert (placed.memory.value, placed.memory.source) == (550.0, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "name"),
+    [("cpu", "EPYC 9654", "cpu"), ("cuda:0", GPU, GPU), ("cuda:0", None, "cuda:0"), ("cpu", None, "cpu")],
+)
+def test_a_device_has_the_name_that_its_ceilings_have(target: str, device: str | None, name: str) -> None:
+    assert device_of(record(case(0, "gemm", "x", target=target), subject=Subject(device=device))) == name

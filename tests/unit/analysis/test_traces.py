@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
+
+import pytest
 
 from paceline.analysis.simulation import Traced, advice, traced
 from paceline.analysis.summary import CaseRow, summarize_run
+from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import TimeSpent
 from support.profiled import gpu_spent, trace_facts
 from support.records import case, record, run_of, sample_run
@@ -73,3 +77,29 @@ def test_what_to_do_about_memory_and_communication() -> None:
 
 def test_a_good_step_needs_no_advice() -> None:
     assert advice(one(trace_facts(with_shares(memory=0.2, idle=0.02)))) == ()
+
+
+def test_a_trace_of_which_nothing_is_left_says_so() -> None:
+    (row,) = rows({})
+    empty = dataclasses.replace(row, record=row.record.model_copy(update={"trace": StepTrace()}))
+    (bare,) = traced([row, empty])
+    assert bare.row is empty
+    assert (bare.spent, bare.missing) == (None, "nothing was kept of it")
+    assert advice(bare) == ()
+    assert not bare.is_slowed
+
+
+@pytest.mark.parametrize(("slowdown", "is_slowed"), [(1.0, False), (1.1, False), (1.11, True)])
+def test_a_tenth_of_slowdown_is_not_to_be_seen_in_the_shares(slowdown: float, is_slowed: bool) -> None:
+    assert one(trace_facts(gpu_spent(), slowdown=slowdown)).is_slowed is is_slowed
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("idle", 0.2), ("communication", 0.2), ("memory", 0.5)])
+def test_advice_begins_at_its_bound_and_needs_its_share(kind: str, bound: float) -> None:
+    def advised(**shares: float) -> int:
+        spent = gpu_spent().model_copy(update={"shares": shares, "on_device": True})
+        return len(advice(one(trace_facts(spent))))
+
+    assert advised(**{kind: bound}) == 1
+    assert advised(**{kind: bound - 0.01}) == 0
+    assert advised(compute=1.0) == 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from paceline.analysis.trend.series import TrendSeries, commit, differences, fingerprint, history, machine, settings
 from paceline.core.environment import Environment
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Measurement, Outcome
+from paceline.core.record import Measurement, Outcome, RecordWarning
 from paceline.core.run import RunRecords
 from support.records import ENVIRONMENT
 from support.trend_records import four_series, levels, runs_of
@@ -157,3 +158,201 @@ def test_values_that_reach_zero_have_no_factor_but_a_difference() -> None:
 def test_the_order_of_the_runs_is_that_of_time() -> None:
     runs = runs_of(SLOWER)
     assert only(runs[::-1]) == only(runs)
+
+
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_six_runs_are_enough_to_tell_a_change_from_noise(count: int) -> None:
+    assert only(runs_of({"resnet50": [0.1] * count})).is_long_enough is (count >= 6)
+
+
+def of_values(values: list[float], better: Better = Better.HIGHER) -> TrendSeries:
+    metric = Metric(name="margin", unit="ms", better=better)
+    runs = runs_of({"resnet50": [0.1] * len(values)})
+    for records, value in zip(runs, values, strict=True):
+        records.records[0].measurements = [Measurement.of_value(metric, value)]
+    return only(runs, "margin")
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_values_at_or_below_zero_are_measured_in_their_own_unit(scale: float) -> None:
+    assert of_values([-1.0 * scale] * 12 + [-1.00001 * scale] * 12).shifts == ()  # 0.001 % is no change in any unit
+    (shift,) = of_values([0.0] * 12 + [-0.5 * scale] * 12).shifts
+    assert (shift.change.at, shift.verdict) == (12, "regression")
+    assert shift.change.difference == pytest.approx(-0.5 * scale)
+    (shift,) = of_values([0.0] * 12 + [0.5 * scale] * 12).shifts
+    assert (shift.factor, shift.verdict) == (None, "improvement")
+
+
+def test_a_series_of_nothing_but_zeros_has_one_level() -> None:
+    still = of_values([0.0] * 24)
+    assert (still.value, still.noise, still.shifts) == (0.0, 0.0, ())
+
+
+@pytest.mark.parametrize(
+    ("better", "verdict"), [(Better.HIGHER, "improvement"), (Better.LOWER, "regression"), (Better.NEITHER, "change")]
+)
+def test_a_rise_is_judged_by_the_direction_of_its_metric(better: Better, verdict: str) -> None:
+    (shift,) = of_values([1.0] * 12 + [1.5] * 12, better).shifts
+    assert shift.verdict == verdict
+    assert shift.factor == pytest.approx(1.5)
+    assert shift.interval is not None
+    assert shift.interval.high == pytest.approx(1.5, rel=0.01)
+
+
+def test_the_last_shift_decides_whether_a_series_is_worse() -> None:
+    recovered = only(runs_of({"resnet50": levels(60, (20, 1.2), (40, 1 / 1.2), seed=3)}))
+    assert [shift.verdict for shift in recovered.shifts] == ["regression", "improvement"]
+    assert not recovered.is_worse
+    worse = only(runs_of({"resnet50": levels(60, (20, 1 / 1.2), (40, 1.2), seed=3)}))
+    assert worse.is_worse
+    assert worse.value == pytest.approx(0.1, rel=0.02)
+    again = replace(worse, shifts=(*worse.shifts, *recovered.shifts), levels=(1.0, 2.0, 3.0))
+    assert not again.is_worse
+    assert again.value == 3.0
+    assert not replace(worse, shifts=()).is_worse
+
+
+def test_series_that_got_worse_come_first() -> None:
+    whole = history(runs_of({"steady": levels(40, seed=2), "resnet50": SLOWER["resnet50"]}), "step_time")
+    assert [series.label for series in whole.series] == ["train resnet50", "train steady"]
+    assert whole.worse == whole.series[:1]
+
+
+def test_a_run_that_is_given_twice_counts_once() -> None:
+    runs = runs_of({"resnet50": [0.1] * 3})
+    once, twice = history(runs, "step_time"), history([*runs, *runs], "step_time")
+    assert [point.repetitions for point in twice.series[0].points] == [1, 1, 1]
+    assert twice == once
+
+
+def test_the_only_repetition_of_a_run_has_the_interval_that_it_was_measured_with() -> None:
+    runs = runs_of({"resnet50": [0.1, 0.1]})
+    measured = [records.records[0].measurements[1] for records in runs]
+    points = only(runs).points
+    assert [(point.value, point.interval) for point in points] == [(one.value, one.interval) for one in measured]
+    assert all(point.interval is not None for point in points)
+
+
+def test_a_case_is_called_as_its_last_run_calls_it() -> None:
+    runs = runs_of({"resnet50": [0.1] * 4})
+    for records, title in zip(runs, ("a", "b", "c", "d"), strict=True):
+        records.records[0].case = records.records[0].case.model_copy(update={"title": title})
+    series = only(runs)
+    assert (series.label, series.case.title) == ("train d", "d")
+
+
+def test_the_warnings_of_a_run_are_told_once_each() -> None:
+    runs = runs_of({"resnet50": [0.1] * 2})
+    first = runs[0].records[0]
+    first.warnings = [RecordWarning(kind=kind, message="", remedy="") for kind in ("noisy", "short", "noisy")]
+    runs[0].records.append(first.model_copy(deep=True))
+    assert [point.warnings for point in only(runs).points] == [("noisy", "short"), ()]
+
+
+def test_gpus_that_differ_are_listed_and_a_single_one_is_not_counted() -> None:
+    one, other = ({**ENVIRONMENT["gpus"][0], "name": name} for name in ("A", "B"))
+    mixed = Environment.model_validate(ENVIRONMENT | {"gpus": [one, other, one]})
+    assert machine(mixed, "cuda:0").startswith("2 x A and B with ")
+    assert settings(mixed)["GPU name"] == "A, B, A"
+    assert settings(mixed)["GPUs"] == "3"
+    assert "GPUs" not in settings(Environment.model_validate(ENVIRONMENT | {"gpus": []}))
+
+
+def test_what_only_some_gpus_say_is_unknown_of_the_others() -> None:
+    gpus = [{"name": "A", "mig": True, "power_limit_watts": 350.5}, {"ecc": {"enabled": False}}]
+    said = settings(Environment.model_validate({"gpus": gpus}))
+    assert {name: value for name, value in said.items() if name.startswith("GPU")} == {
+        "GPU name": "A, unknown",
+        "GPU power limit watts": "350.5, unknown",
+        "GPU mig": "yes, unknown",
+        "GPU ECC": "unknown, no",
+        "GPUs": "2",
+    }
+
+
+def test_settings_are_all_that_lasts_by_the_names_that_people_read() -> None:
+    assert settings(Environment.model_validate(ENVIRONMENT)) == {
+        "host": "node-07",
+        "kernel": "6.8.0-52-generic",
+        "distribution": "Ubuntu 24.04.2 LTS",
+        "container": "none",
+        "CPU model": "AMD EPYC 9654 96-Core Processor",
+        "CPU governor": "performance",
+        "memory": "1622722183168",
+        "driver": "570.86.15",
+        "driver's CUDA": "12.8",
+        "GPU name": "NVIDIA H200",
+        "GPU power limit watts": "700",
+        "GPU sm clock max mhz": "1980",
+        "GPU persistence": "yes",
+        "GPU ECC": "yes",
+        "GPUs": "2",
+        "python": "3.11.9",
+        "paceline": "0.1.0",
+        "torch cuda": "12.8",
+        "torch": "2.9.1",
+        "numpy": "2.3.4",
+        "$OMP_NUM_THREADS": "96",
+        "$NCCL_P2P_LEVEL": "NVL",
+        "commit": "3f9c1d2e",
+        "uncommitted changes": "no",
+    }
+    assert settings(Environment()) == {}
+    assert len(fingerprint(Environment())) == 8
+
+
+@pytest.mark.parametrize(
+    ("environment", "target", "expected"),
+    [
+        ({"gpus": [], "cpu": {"model": "X", "physical_cores": 8, "usable": 3.5}}, "cuda:0", "X, 3.5 cores"),
+        ({"cpu": {"model": "X", "physical_cores": 8}}, "cpu", "X, 8 cores"),
+        ({"cpu": {"model": "X"}, "architecture": "aarch64"}, "cpu", "X"),
+        ({"architecture": "aarch64"}, "cpu", "aarch64"),
+        ({"gpus": [{}], "cpu": {"model": "X"}}, "cuda:0", "unknown GPU with X"),
+        ({"gpus": [{}, {}], "cpu": {"model": "X"}}, "cuda:*", "2 x unknown GPU with X"),
+        ({"gpus": [{"name": "A"}], "cpu": {"model": "X"}}, "cpu", "X"),
+    ],
+)
+def test_a_machine_is_named_by_what_is_known_of_it(environment: dict[str, Any], target: str, expected: str) -> None:
+    assert machine(Environment.model_validate(environment), target) == expected
+
+
+@pytest.mark.parametrize(
+    ("git", "expected"),
+    [
+        (None, ("", False)),
+        ({}, ("", False)),
+        ({"commit": "abc", "dirty": True}, ("abc", True)),
+        ({"commit": "abc"}, ("abc", False)),
+    ],
+)
+def test_a_commit_is_empty_and_clean_where_none_is_known(
+    git: dict[str, Any] | None, expected: tuple[str, bool]
+) -> None:
+    assert commit(Environment.model_validate({"git": git})) == expected
+
+
+def test_the_order_in_which_packages_are_listed_is_no_difference() -> None:
+    packages = {"torch": "2.9.1", "numpy": "2.3.4"}
+    one, other = (
+        Environment.model_validate({"software": {"packages": dict(order)}})
+        for order in (list(packages.items()), list(packages.items())[::-1])
+    )
+    assert fingerprint(one) == fingerprint(other)
+
+
+def test_a_single_gpu_has_its_settings() -> None:
+    said = settings(Environment.model_validate({"gpus": [{"name": "A", "mig": False}]}))
+    assert said == {"GPU name": "A", "GPU mig": "no", "GPUs": "1"}
+
+
+def test_two_repetitions_are_one_point_between_them() -> None:
+    runs = runs_of({"resnet50": [0.1, 0.1]})
+    metric = runs[0].records[0].measurements[1].metric
+    for records in runs:
+        records.records = [
+            records.records[0].model_copy(update={"measurements": [Measurement.of_value(metric, value)]})
+            for value in (1.0, 2.0)
+        ]
+    points = only(runs).points
+    assert [(point.value, point.repetitions) for point in points] == [(1.5, 2), (1.5, 2)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from paceline.analysis.trend.steps import CAP, FEWEST, find_changes, penalty
+from paceline.analysis.trend.steps import CAP, FEWEST, _confirmed, _refined, _two_levels, find_changes, penalty
 
 NOISE = 0.01
 
@@ -125,3 +128,310 @@ def test_the_noise_is_that_around_the_levels() -> None:
     series = noisy(200, seed=9)
     series[100:] += 0.3
     assert find_changes(series).noise == pytest.approx(NOISE, rel=0.2)
+
+
+# ---- recorded answers: what is said of the history of a store does not change unnoticed
+
+
+def made(
+    seed: int,
+    count: int,
+    *steps: tuple[int, float],
+    ramps: Sequence[tuple[int, int, float]] = (),
+    outliers: Sequence[tuple[int, float]] = (),
+    memory: float = 0.0,
+) -> np.ndarray:
+    """A series with these changes; of noise with memory each value keeps a part of the one before."""
+    draws = np.random.default_rng(seed).normal(size=count)
+    for place in range(1, count):
+        draws[place] += memory * draws[place - 1]
+    values = NOISE * draws
+    for place, size in steps:
+        values[place:] += size
+    for start, stop, rise in ramps:
+        values += rise * np.clip((np.arange(count) - start) / (stop - start), 0.0, 1.0)
+    for place, size in outliers:
+        values[place] += size
+    return values
+
+
+# Series; noise; sum of the levels, each times its place from 1; changes; places of outliers.
+RECORDED: dict[str, tuple[np.ndarray, float, float, list[tuple[Any, ...]], list[int]]] = {
+    "six values": (
+        np.array([1.0, 1.01, 0.99, 1.5, 1.51, 1.49]),
+        0.014826,
+        28.5,
+        [("step", 3, 3, 3, 3, 0.5, 0.4690725798, 0.5309274202)],
+        [],
+    ),
+    "steps close together": (
+        made(1, 60, (20, 0.06), (26, -0.05), (40, 0.04)),
+        0.007745646993,
+        62.23456319,
+        [
+            ("step", 20, 20, 20, 20, 0.0553470469, 0.04681937301, 0.0638747208),
+            ("step", 26, 26, 24, 26, -0.0443439547, -0.05609896136, -0.03258894803),
+            ("step", 40, 40, 40, 40, 0.03710003902, 0.03099014275, 0.04320993529),
+        ],
+        [],
+    ),
+    "small step in a short series": (
+        made(2, 20, (9, 0.035)),
+        0.007778921164,
+        5.577357221,
+        [("step", 9, 9, 9, 9, 0.03311596461, 0.02425011242, 0.0419818168)],
+        [],
+    ),
+    "step after a ramp": (
+        made(3, 90, (70, -0.08), ramps=[(15, 45, 0.2)]),
+        0.01053184763,
+        584.7512074,
+        [
+            ("drift", 15, 46, 15, 15, 0.2009659727, 0.1943255955, 0.2076063499),
+            ("step", 70, 70, 70, 70, -0.07457452733, -0.08190893586, -0.06724011881),
+        ],
+        [],
+    ),
+    "ramp after a step": (
+        made(4, 90, (20, -0.08), ramps=[(40, 75, 0.2)]),
+        0.0102503034,
+        152.170529,
+        [
+            ("step", 20, 20, 20, 20, -0.07726476897, -0.08716731267, -0.06736222526),
+            ("drift", 41, 74, 41, 41, 0.1982868335, 0.1916737786, 0.2048998884),
+        ],
+        [],
+    ),
+    "ramp with outliers": (
+        made(5, 80, ramps=[(20, 60, -0.3)], outliers=[(10, 0.2), (35, 0.3), (70, -0.4)]),
+        0.01085666222,
+        -703.2974048,
+        [("drift", 20, 60, 20, 20, -0.2984364685, -0.3053349653, -0.2915379717)],
+        [10, 35, 70],
+    ),
+    "short ramp": (
+        made(6, 30, ramps=[(12, 18, 0.15)]),
+        0.009347211406,
+        50.97951652,
+        [("drift", 13, 17, 13, 13, 0.1447023619, 0.136447775, 0.1529569488)],
+        [],
+    ),
+    "ramp to the end": (
+        made(7, 50, ramps=[(25, 49, 0.25)]),
+        0.008599991446,
+        130.1123881,
+        [("drift", 26, 49, 26, 26, 0.2573761439, 0.2442335046, 0.2705187832)],
+        [],
+    ),
+    "waves": (
+        made(8, 120, (60, 0.3), memory=0.6),
+        0.01040655716,
+        1629.484369,
+        [
+            ("step", 7, 7, 6, 8, 0.02452673961, 0.01165503655, 0.03739844266),
+            ("step", 60, 60, 60, 60, 0.3096110363, 0.3012281421, 0.3179939304),
+            ("step", 87, 87, 85, 91, -0.01505720672, -0.01992950033, -0.01018491311),
+        ],
+        [],
+    ),
+    "waves of forty": (
+        made(9, 40, (20, 0.25), memory=0.7),
+        0.01281163168,
+        150.9701214,
+        [("step", 20, 20, 20, 20, 0.2434400328, 0.2238681543, 0.2630119113)],
+        [],
+    ),
+    "waves without a step": (made(10, 100, memory=0.8), 0.01547196133, -54.08608953, [], []),
+    "stairs": (
+        made(11, 100, (30, 0.05), (50, 0.05), (75, 0.06)),
+        0.009198116374,
+        554.7307533,
+        [
+            ("step", 30, 30, 30, 30, 0.05071120313, 0.04559381693, 0.05582858934),
+            ("step", 50, 50, 50, 50, 0.0532360012, 0.04832213605, 0.05814986635),
+            ("step", 75, 75, 75, 76, 0.05860627337, 0.05305251859, 0.06416002816),
+        ],
+        [],
+    ),
+    "stairs up and down": (
+        made(12, 120, (20, 0.08), (50, 0.08), (70, -0.1), (100, -0.05)),
+        0.009447375152,
+        457.2549479,
+        [
+            ("step", 20, 20, 20, 20, 0.07671403171, 0.07097963182, 0.0824484316),
+            ("step", 50, 50, 50, 50, 0.08327866997, 0.07373145658, 0.09282588337),
+            ("step", 70, 70, 70, 70, -0.1016085755, -0.1113284478, -0.09188870315),
+            ("step", 100, 100, 99, 100, -0.05010347255, -0.05600478997, -0.04420215514),
+        ],
+        [],
+    ),
+    "mostly equal": (
+        np.array([1.0] * 9 + [1.1] + [1.0] * 5 + [2.0] * 8),
+        0.009884,
+        432.8,
+        [("step", 15, 15, 15, 15, 0.9933333333, 0.9710393265, 1.01562734)],
+        [],
+    ),
+    "step with outliers": (
+        made(13, 70, (30, 0.05), outliers=[(29, 0.2), (31, -0.3), (50, 0.1)]),
+        0.01028774544,
+        104.8682306,
+        [("step", 29, 29, 29, 30, 0.04726600663, 0.04208181368, 0.05245019958)],
+        [29, 31, 50],
+    ),
+    "two at the end": (
+        made(14, 40, (38, 0.2)),
+        0.01014874201,
+        16.13600408,
+        [("step", 38, 38, 38, 38, 0.2023372161, 0.1849290878, 0.2197453444)],
+        [],
+    ),
+    "slow": (
+        made(15, 300, (100, 0.02), (200, -0.02)),
+        0.01056651103,
+        301.0920913,
+        [
+            ("step", 100, 100, 98, 101, 0.01959055632, 0.01675947242, 0.02242164022),
+            ("step", 199, 199, 196, 201, -0.02061246546, -0.02342663389, -0.01779829703),
+        ],
+        [],
+    ),
+    "two ramps": (
+        made(16, 150, ramps=[(10, 50, 0.2), (80, 130, -0.25)]),
+        0.01071696967,
+        749.5769914,
+        [
+            ("drift", 12, 49, 12, 12, 0.1973268986, 0.1916091948, 0.2030446025),
+            ("drift", 81, 130, 81, 81, -0.2510481379, -0.2564412411, -0.2456550347),
+        ],
+        [],
+    ),
+    "steep ramp": (
+        made(17, 40, ramps=[(18, 22, 0.4)]),
+        0.01158366496,
+        237.1065708,
+        [("drift", 19, 22, 19, 19, 0.3983868122, 0.3901148295, 0.4066587949)],
+        [],
+    ),
+    "coarse values": (
+        np.array(
+            [
+                0.0,
+                0.0,
+                1.0,
+                0.3,
+                0.3,
+                0.0,
+                2.0,
+                2.0,
+                2.0,
+                2.0,
+                2.0,
+                0.3,
+                2.0,
+                1.0,
+                2.0,
+                1.0,
+                2.0,
+                0.0,
+                0.0,
+                2.0,
+                2.0,
+                0.3,
+                0.0,
+                0.3,
+                0.0,
+                0.0,
+            ]
+        ),
+        0.177912,
+        440.0,
+        [
+            ("step", 6, 6, 6, 6, 1.733333333, 1.459228609, 2.007438058),
+            ("step", 21, 21, 17, 21, -1.88, -2.078906394, -1.681093606),
+        ],
+        [11, 13, 15, 17, 18],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_series_has_its_recorded_answer(name: str) -> None:
+    series, noise, levels, changes, outliers = RECORDED[name]
+    fit = find_changes(series)
+    whole = [(one.kind, one.at, one.until, one.earliest, one.latest) for one in fit.changes]
+    assert whole == [one[:5] for one in changes]
+    figures = [(one.difference, one.interval.low, one.interval.high) for one in fit.changes]
+    assert figures == [pytest.approx(one[5:], rel=1e-7, abs=1e-9) for one in changes]
+    assert {one.interval.confidence for one in fit.changes} <= {0.95}
+    assert fit.noise == pytest.approx(noise, rel=1e-7, abs=1e-12)
+    assert math.fsum(place * level for place, level in enumerate(fit.levels, 1)) == pytest.approx(levels, rel=1e-7)
+    assert [place for place, far in enumerate(fit.outliers) if far] == outliers
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_a_step_of_six_values_by_hand(scale: float) -> None:
+    fit = find_changes(scale * np.array([1.0, 1.01, 0.99, 1.5, 1.51, 1.49]))
+    (change,) = fit.changes
+    assert (change.at, change.difference) == (3, pytest.approx(0.5 * scale))
+    noise = 1.4826 * 0.02 / math.sqrt(2.0)  # neighbours differ by 0.01, 0.02, 0.51, 0.01, 0.02
+    squares = 4 * (0.01 / noise) ** 2
+    spread = math.sqrt((squares + 4) / (6 - 2 + 4))
+    reach = scale * noise * stats.t.ppf(0.975, 6 - 2 + 4) * spread * math.sqrt(1 / 3 + 1 / 3)
+    ends = (change.interval.low, change.interval.high)
+    assert ends == pytest.approx((0.5 * scale - reach, 0.5 * scale + reach), rel=1e-9)
+    assert fit.levels == pytest.approx(scale * np.repeat([1.0, 1.5], 3))
+    assert fit.noise == pytest.approx(scale * 1.4826 * 0.01)
+    assert fit.outliers == (False,) * 6
+
+
+def test_too_few_values_have_their_median_for_a_level_and_no_noise() -> None:
+    fit = find_changes([5.0, 1.0, 1.0, 9.0, 2.0])
+    assert (fit.levels, fit.outliers, fit.noise) == ((2.0,) * 5, (False,) * 5, 0.0)
+    assert find_changes([]).levels == ()
+
+
+def test_no_noise_is_below_the_smallest() -> None:
+    series = [1.0, 2.0] * 4 + [7.0, 8.0] * 4
+    assert [change.at for change in find_changes(series).changes] == [8]
+    assert find_changes(series, smallest_noise=5.0).changes == ()
+
+
+@pytest.mark.parametrize(("count", "expected"), [(6, 14.0), (50, 14.0), (500, 16.0), (5000, 18.0)])
+def test_the_penalty_grows_with_long_series(count: int, expected: float) -> None:
+    assert penalty(count) == pytest.approx(expected)
+
+
+def test_a_cut_that_noise_explains_is_not_confirmed() -> None:
+    series = np.tile([1.0, -1.0], 30)
+    assert _confirmed(series, [30]) == []  # no difference at all
+    series[30:] += 0.1
+    assert _confirmed(series, [30]) == []
+    series[20:] += 8.0
+    series[44:] -= 6.0
+    assert _confirmed(series, [20, 32, 44]) == [20, 44]
+    assert _confirmed(series, [10, 20, 44]) == [20, 44]
+    assert _confirmed(series, []) == []
+
+
+def test_a_cut_moves_to_where_its_levels_part() -> None:
+    series = np.repeat([0.0, 8.0, 2.0], [12, 10, 14])
+    assert _refined(series, [10, 24]) == [12, 22]
+    assert _refined(series, [14, 21]) == [12, 22]
+    # Where two places are equally good, the cut stays.
+    series[12] = 4.0
+    assert [_refined(series, [place, 22])[0] for place in (12, 13)] == [12, 13]
+
+
+def test_two_levels_are_those_of_least_squares() -> None:
+    rng = np.random.default_rng(8)
+    way = np.clip((np.arange(20.0) - 4) / 9, 0.0, 1.0)
+    weights = (rng.random(20) < 0.8).astype(np.float64)
+    values = 3.0 - 2.0 * way + 0.1 * rng.normal(size=20)
+    fit = _two_levels(values, way, weights)
+    columns = np.column_stack([1.0 - way, way])[weights > 0]
+    expected = np.linalg.lstsq(columns, values[weights > 0], rcond=None)[0]
+    covariance = np.linalg.inv(columns.T @ columns)
+    error = math.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+    assert fit == pytest.approx((*expected, error), rel=1e-9)
+    assert _two_levels(values, np.zeros(20), weights) is None  # nothing says what comes after

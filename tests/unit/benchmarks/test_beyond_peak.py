@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks._model.measuring import _peak_warnings
-from paceline.benchmarks._model.metrics import StepWork, step_measurements
+from paceline.benchmarks._model.measuring import StepWork, _peak_warnings, step_measurements
 from paceline.measure.memory import Peak
 
 PEAK = Peak(1e12, "measured by paceline machine --measure on 2026-03-14, run k7qd")

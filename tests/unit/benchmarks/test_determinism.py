@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from paceline.benchmarks._model.determinism import caught_warnings, compare_runs
+from paceline.benchmarks._model.checks import caught_warnings, compare_runs
 from paceline.core.errors import CaseError, SilentCorruption
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks._model.metrics import COMMON, StepWork, step_measurements
+from paceline.benchmarks._model.measuring import COMMON, StepWork, step_measurements
 from paceline.core.record import Measurement
 from paceline.measure.memory import Peak
 

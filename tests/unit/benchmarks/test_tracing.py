@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks._model.measuring import LOST, add_trace
-from paceline.benchmarks._model.metrics import STEP_TIME
+from paceline.benchmarks._model.measuring import LOST, STEP_TIME, add_trace
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.benchmarks._model.checks import FACT, RANDOM, Gradients, compare_gradients, compare_outputs
 from paceline.benchmarks._model.measuring import StepSession
 from paceline.benchmarks._model.session import open_session
-from paceline.benchmarks._model.uncompiled import FACT, RANDOM, Gradients, compare_gradients, compare_outputs
 from paceline.benchmarks.inference.inference import Inference, InferenceParameters
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.parallel import Parallel

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from paceline.core.errors import InputError, located, unknown
+from paceline.core.errors import InputError, located, nearest, unknown
 from support.refused import refused
 
 FIELDS = {"where": "mine.yaml", "case": 2, "key": "size", "value": 13, "suggestion": "12"}
@@ -55,3 +55,15 @@ def test_the_code_of_an_unknown_name_is_its_kind(kind: str, code: str) -> None:
     error = unknown(kind, "gem", ["gemm", "train"], key="benchmark")
     assert (error.code, error.key, error.value, error.suggestion) == (code, "benchmark", "gem", "gemm")
     assert unknown(kind, "zzz", ["gemm"]).suggestion is None
+
+
+def test_of_many_names_twenty_are_listed() -> None:
+    names = [f"{letter * 9}" for letter in "abcdefghijklmnopqrstu"]
+    assert str(unknown("model", "?", names[:20])) == f"unknown model '?': known are {', '.join(names[:20])}"
+    assert str(unknown("model", "?", names)) == f"unknown model '?': known are {', '.join(names[:20])} and 1 more"
+
+
+def test_no_name_is_near_that_shares_less_than_half() -> None:
+    assert nearest("GEM", ["train", "Gemm"]) == "Gemm"
+    assert nearest("abcd", ["cdef"]) == "cdef"
+    assert nearest("abcd", ["defg"]) is None

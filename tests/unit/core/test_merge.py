@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Measurement, RecordWarning, Result, merge_ranks
+from paceline.core.record import At, Measurement, RecordWarning, Result, merge_ranks
 
 STEP_TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
 THROUGHPUT = Metric(name="throughput", unit="images/s", better=Better.HIGHER, merge=Merge.SUM)
@@ -149,3 +151,66 @@ def test_a_warning_that_several_ranks_have_is_told_once_and_the_first_rank_s_wor
 
 def test_facts_are_the_first_rank_s_and_count_the_ranks() -> None:
     assert merge_ranks([FIRST, SECOND]).facts == {"formula": "6ND", "memory": 100.0, "ranks": 2}
+
+
+def test_two_samples_of_each_rank_are_joined_one_by_one() -> None:
+    one, other = (Result(measurements=[Measurement.of_samples(LOSS, samples)]) for samples in ([1.0, 3.0], [3.0, 7.0]))
+    assert merged(one, other)["loss"].samples == [2.0, 5.0]
+
+
+@pytest.mark.parametrize("samples", [([1.0], [3.0]), ([1.0, 1.0], [3.0]), ([1.0], [3.0, 3.0])])
+def test_what_cannot_be_joined_sample_by_sample_is_one_value(samples: tuple[list[float], list[float]]) -> None:
+    ranks = [Result(measurements=[Measurement.of_samples(LOSS, one, at={"size": 4})]) for one in samples]
+    whole = merge_ranks(ranks).measurements[0]
+    assert (whole.value, whole.statistic, whole.samples, whole.at) == (2.0, "single", [2.0], {"size": 4})
+
+
+def test_every_point_of_a_sweep_is_merged_with_itself() -> None:
+    def of_point(seconds: float, at: At) -> list[Measurement]:
+        times = Measurement.of_samples(STEP_TIME, [seconds] * 3, at=at)
+        return [Measurement.of_rate(THROUGHPUT, 12.0, times), times]
+
+    first = Result(measurements=[*of_point(1.0, {"m": 1, "n": 2}), *of_point(4.0, {"m": 2, "n": 1})])
+    second = Result(measurements=[*of_point(8.0, {"n": 1, "m": 2}), *of_point(2.0, {"n": 2, "m": 1})])
+    whole = [m for m in merge_ranks([first, second]).measurements if not m.scope]
+    assert [(m.metric.name, m.at, m.value) for m in whole] == [
+        ("throughput", {"m": 1, "n": 2}, pytest.approx(12.0)),
+        ("step_time", {"m": 1, "n": 2}, 2.0),
+        ("throughput", {"m": 2, "n": 1}, pytest.approx(3.0)),
+        ("step_time", {"m": 2, "n": 1}, 8.0),
+    ]
+
+
+def test_pooled_samples_keep_their_statistic_and_their_point() -> None:
+    apart = STEP_TIME.model_copy(update={"merge": Merge.POOLED})
+    ranks = [
+        Result(measurements=[Measurement.of_samples(apart, samples, statistic="mean", at={"size": 4})])
+        for samples in ([1.0, 1.0], [7.0])
+    ]
+    whole = merge_ranks(ranks).measurements[0]
+    assert (whole.samples, whole.statistic, whole.at, whole.value) == ([1.0, 1.0, 7.0], "mean", {"size": 4}, 3.0)
+
+
+def test_a_rank_whose_work_is_not_told_adds_none() -> None:
+    silent = SECOND.model_copy(
+        update={"measurements": [replace(m, work=None) if m.derived_from else m for m in SECOND.measurements]}
+    )
+    whole = merged(FIRST, silent)
+    assert (whole["throughput"].work, whole["mfu"].work) == (8.0, 5.0)
+
+
+def test_all_that_the_first_rank_says_of_a_kind_of_trouble_stays() -> None:
+    first = of_rank([1.0] * 3, memory=1.0, warnings=("noisy", "short", "noisy"))
+    second = of_rank([1.0] * 3, memory=2.0, warnings=("short", "hot", "noisy"))
+    assert [warning.message for warning in merge_ranks([first, second]).warnings] == [
+        "noisy at 1",
+        "noisy at 1",
+        "short at 1",
+        "hot at 2",
+    ]
+
+
+def test_two_ranks_are_merged_and_none_is_taken_for_the_whole() -> None:
+    both = merge_ranks([FIRST, FIRST])
+    assert both.facts["ranks"] == 2
+    assert {m.scope for m in both.measurements} == {"", "rank 0", "rank 1"}

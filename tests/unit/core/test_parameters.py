@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.network import shorten
 from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.quantity import Size
 from support.refused import refused
@@ -160,3 +161,31 @@ def test_the_key_ignores_what_does_not_change_the_work() -> None:
 )
 def test_different_work_has_a_different_key(changed: dict[str, Any]) -> None:
     assert case().key != case(**changed).key
+
+
+# ---- what a message repeats
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("a" * 58, f"'{'a' * 58}'"), ("a" * 59, f"'{'a' * 59}...'"), ("é", "'\\xe9'")]
+)
+def test_a_value_in_a_message_is_short_and_plain(text: str, shown: str) -> None:
+    assert shorten(text) == shown
+
+
+class Alternatives(Parameters):
+    either: Load | list[int] = []
+
+
+def test_the_place_of_a_mistake_does_not_name_the_alternative() -> None:
+    with refused("unknown-key", key="either.duratoin", suggestion="duration"):
+        Alternatives.read({"either": {"duratoin": 3}})
+
+
+def test_a_value_that_may_be_a_secret_is_not_for_programs_to_repeat() -> None:
+    with refused("invalid-value", key="seed", value="ten"):
+        Example.read({"seed": "ten"})
+    with refused("invalid-value", key="seed", value=None):
+        Example.read({"seed": "http://me:word@host"})
+    with refused("invalid-value", key="load", value=None):
+        Example.read({"load": [1]})

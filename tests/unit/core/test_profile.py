@@ -35,6 +35,7 @@ def ceiling(**changed: object) -> Ceiling:
 )
 def test_another_machine_has_another_key(other: Identity) -> None:
     assert other.key != HOST.key
+    assert len(HOST.key) == 16
     assert Identity.model_validate_json(HOST.model_dump_json()).key == HOST.key
 
 

@@ -55,6 +55,10 @@ def test_durations(text: object, seconds: float) -> None:
         ("3kB", 3000),
         ("3K", 3000),
         ("17B", 17),
+        ("3k", 3000),
+        ("1T", 10**12),
+        ("2KB", 2000),
+        ("5GiB", 5 * 1024**3),
         ("17", 17),
         (4096, 4096),
     ],
@@ -119,6 +123,10 @@ def test_a_rate_needs_a_count_and_a_known_time(text: str) -> None:
         (0.9999, "1 s"),
         (21.44, "21.4 s"),
         (119.4, "119 s"),
+        (120.0, "2 min 00 s"),
+        (119 * 60 + 59, "119 min 59 s"),
+        (7200.0, "2 h 00 min"),
+        (9.996e-7, "1 µs"),
         (125.0, "2 min 05 s"),
         (119.999 * 60, "2 h 00 min"),
         (3 * 3600 + 42 * 60, "3 h 42 min"),
@@ -133,6 +141,10 @@ def test_durations_are_shown_in_the_unit_a_person_would_choose(seconds: float, t
     ("count", "text"),
     [
         (0, "0 B"),
+        (1023.5, "1 KiB"),
+        (999.5 * 1024, "1000 KiB"),
+        (-2048, "-2 KiB"),
+        (1023.6 * 1024**3, "0.9996 TiB"),
         (1023, "1023 B"),
         (1024, "1 KiB"),
         (1536, "1.5 KiB"),
@@ -150,7 +162,16 @@ def test_sizes_are_shown_without_exponents(count: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.00123456, "0.001235"), (12.3456, "12.35"), (999.96, "1000"), (1234567.8, "1,234,568")],
+    [
+        (0, "0"),
+        (float("inf"), "inf"),
+        (1000, "1,000"),
+        (-1234.5, "-1,234"),
+        (0.00123456, "0.001235"),
+        (12.3456, "12.35"),
+        (999.96, "1000"),
+        (1234567.8, "1,234,568"),
+    ],
 )
 def test_counts_have_four_digits_and_marked_thousands(value: float, text: str) -> None:
     assert show_count(value) == text
@@ -163,6 +184,8 @@ def test_counts_have_four_digits_and_marked_thousands(value: float, text: str) -
         (2048, "B", "2 KiB"),
         (28.44, "%", "28.4 %"),
         (1234.5, "%", "1,234 %"),
+        (999.5, "%", "1,000 %"),
+        (-999.4, "%", "-999 %"),
         (1530.2, "images/s", "1,530 images/s"),
         (2.5, "", "2.5"),
     ],
@@ -181,6 +204,8 @@ def test_a_value_is_shown_with_its_unit(value: float, unit: str, text: str) -> N
         (12345e15, "OP/s", "1.234e+04 POP/s"),
         (999.4e9, "B/s", "999 GB/s"),
         (999.6e9, "B/s", "1 TB/s"),
+        (999.5, "B/s", "1 kB/s"),
+        (2e3, "B/s", "2 kB/s"),
         (512.0, "B/s", "512 B/s"),
         (0.0, "B/s", "0 B/s"),
         (-2.5e6, "B/s", "-2.5 MB/s"),
@@ -193,6 +218,10 @@ def test_rates_are_shown_with_decimal_prefixes(value: float, unit: str, text: st
 
 def test_other_rates_have_no_prefix() -> None:
     assert show(25_350.0, "images/s") == "25,350 images/s"
+
+
+def test_the_largest_size_is_still_one() -> None:
+    assert parse_size("1048576TiB") == 1024**6
 
 
 @pytest.mark.parametrize("text", ["1e30", 10**30, "1048577TiB"])

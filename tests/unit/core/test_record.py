@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.core.benchmark import Context
@@ -19,8 +21,9 @@ from paceline.core.errors import (
     unknown,
 )
 from paceline.core.metric import Metric
-from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record, Statistic
 from paceline.core.run import Run, RunRecords
+from paceline.core.subject import Alias, ServedLoad
 
 TIME = Metric(name="time", unit="s")
 RATE = Metric(name="rate", unit="1/s")
@@ -122,3 +125,79 @@ def test_only_refused_input_exits_with_two() -> None:
     assert InputError.exit_code == 2
     assert {kind.exit_code for kind in (PacelineError, Unsupported, OutOfMemory, MissingDependency)} == {1}
     assert "pip install x" in str(MissingDependency("x", "pip install x"))
+
+
+def test_packed_samples_are_read_when_they_are_asked_for() -> None:
+    packed = PackedSamples(np.array([1.5, 2.5]).astype("<f8").tobytes())
+    assert packed() == [1.5, 2.5]
+    assert PackedSamples(b"").array().size == 0
+    stored = replace(Measurement.of_samples(TIME, [1.5, 2.5]), samples=packed)
+    assert stored.sample_array().tolist() == [1.5, 2.5]
+    assert vars(stored)["samples"] is packed  # arithmetic makes no list of them
+    assert stored.samples == [1.5, 2.5]
+    assert stored.samples is stored.samples
+    assert stored.sample_array().tolist() == [1.5, 2.5]
+
+
+def test_a_measurement_without_samples_has_an_empty_list_of_its_own() -> None:
+    summary = Measurement.of_value(TIME, 1.0).summary
+    one, other = Measurement(metric=TIME, summary=summary), Measurement(metric=TIME, summary=summary)
+    one.samples.append(1.0)
+    assert (one.samples, other.samples) == ([1.0], [])
+    with pytest.raises(TypeError, match="summary"):
+        Measurement(metric=TIME)
+
+
+def test_a_measurement_is_of_the_point_that_it_was_taken_at() -> None:
+    times = Measurement.of_samples(TIME, [1.0, 2.0], at={"size": 3})
+    assert times.at == Measurement.of_rate(RATE, 1.0, times).at == Measurement.of_value(TIME, 1.0, at={"size": 3}).at
+    assert times.at == {"size": 3}
+    assert Measurement.of_value(TIME, 1.0).at == Measurement.of_samples(TIME, [1.0]).at == {}
+
+
+@pytest.mark.parametrize("statistic", ["median", "mean", "single"])
+def test_the_statistic_chooses_the_headline_and_its_interval(statistic: Statistic) -> None:
+    measured = Measurement.of_samples(TIME, [1.0, 2.0, 2.0, 2.0, 9.0, 2.0], statistic=statistic)
+    summary = measured.summary
+    assert (measured.value, measured.interval) == {
+        "median": (2.0, summary.median_interval),
+        "mean": (3.0, summary.mean_interval),
+        "single": (3.0, None),
+    }[statistic]
+
+
+def test_a_measurement_is_found_by_its_point() -> None:
+    one = record(0)
+    one.measurements += [Measurement.of_value(TIME, 1.0, at={"size": 1}), Measurement.of_value(TIME, 2.0)]
+    point, whole = one.measurement("time", at={"size": 1}), one.measurement("time")
+    assert point is not None
+    assert whole is not None
+    assert (point.value, whole.value) == (1.0, 2.0)
+    assert one.measurement("time", at={"size": 2}) is None
+    assert one.measurement("time", "rank 0", at={"size": 1}) is None
+
+
+@pytest.mark.parametrize(
+    "said", [{"primary": "time"}, {"aliases": {"x": Alias(group="g")}}, {"load": ServedLoad(loop="open")}]
+)
+def test_a_record_is_described_once_its_benchmark_said_anything_of_it(said: dict[str, Any]) -> None:
+    assert record(0).is_described is False
+    assert record(0).model_copy(update=said).is_described is True
+
+
+@pytest.mark.parametrize(
+    ("outcome", "require", "is_success"),
+    [
+        (Outcome.OK, False, True),
+        (Outcome.OK, True, True),
+        (Outcome.UNSUPPORTED, False, True),
+        (Outcome.UNSUPPORTED, True, False),
+        (Outcome.FAILED, False, False),
+        (Outcome.FAILED, True, False),
+    ],
+)
+def test_only_what_must_work_here_and_what_broke_is_no_success(
+    outcome: Outcome, require: bool, is_success: bool
+) -> None:
+    one = record(0).model_copy(update={"outcome": outcome, "case": case(require=require)})
+    assert one.is_success is is_success

@@ -298,3 +298,172 @@ def test_an_interval_s_relative_width_is_its_larger_side() -> None:
     interval = Interval(low=9.0, high=12.0, confidence=0.95)
     assert interval.relative(10.0) == pytest.approx(0.2)
     assert interval.relative(0.0) == math.inf
+
+
+# ---- at the edges
+
+
+def test_two_samples_have_an_interval_of_their_mean_with_one_degree_of_freedom() -> None:
+    answer = summarize([1.0, 3.0])
+    assert answer.deviation == pytest.approx(math.sqrt(2.0))
+    assert answer.mean_interval is not None
+    assert answer.mean_interval.high == pytest.approx(2.0 + stats.t.ppf(0.975, 1), rel=1e-12)
+    assert answer.mean_interval.low == pytest.approx(2.0 - stats.t.ppf(0.975, 1), rel=1e-12)
+    assert answer.median_interval == Interval(low=1.0, high=3.0, confidence=0.5)
+
+
+def test_the_mean_interval_of_correlated_samples_counts_the_effective_ones() -> None:
+    wave = np.sin(np.arange(200) / 10) + 5.0
+    answer = summarize(wave, confidence=0.9)
+    assert 2 < answer.effective_count < 30
+    reach = stats.t.ppf(0.95, answer.effective_count - 1) * wave.std(ddof=1) / math.sqrt(answer.effective_count)
+    assert answer.mean_interval is not None
+    ends = (answer.mean_interval.low, answer.mean_interval.high, answer.mean_interval.confidence)
+    assert ends == pytest.approx((wave.mean() - reach, wave.mean() + reach, 0.9), rel=1e-9)
+
+
+def test_the_effective_count_is_n_over_one_and_twice_the_correlations() -> None:
+    # Two values that are equally frequent have ranks as far from their mean as the values are.
+    values = np.repeat([0.0, 1.0, 0.0, 1.0, 0.0, 1.0], 8)
+    centred = values - 0.5
+    lags = [float((centred[: values.size - lag] * centred[lag:]).sum()) / float((centred**2).sum()) for lag in range(9)]
+    pairs = [lags[lag] + lags[lag + 1] for lag in (1, 3, 5)]
+    assert pairs[0] > pairs[1] > 2 / math.sqrt(48) > pairs[2]
+    assert effective_count(values) == pytest.approx(48 / (1 + 2 * (pairs[0] + pairs[1])), rel=1e-9)
+
+
+def test_equal_samples_share_a_rank_whatever_comes_between_them() -> None:
+    rng = np.random.default_rng(3)
+    coarse = np.round(correlated(rng, 0.8, 1, 200)[0] - 100.0)
+    # Any values in the same order have the same ranks.
+    assert effective_count(np.exp(coarse)) == effective_count(coarse)
+    assert effective_count(coarse[::-1]) == pytest.approx(effective_count(coarse), rel=1e-9)
+    assert effective_count(-coarse) == pytest.approx(effective_count(coarse), rel=1e-9)
+    assert effective_count(coarse) < 100
+
+
+def test_no_samples_are_worth_nothing() -> None:
+    assert effective_count([]) == 0.0
+
+
+def test_two_long_halves_are_worth_hardly_more_than_two_samples() -> None:
+    assert effective_count([0.0] * 50 + [1.0] * 50) < 4
+
+
+def test_the_median_interval_stretches_the_effective_ranks_over_all_samples() -> None:
+    wave = np.sin(np.arange(200) / 2.0) + 0.001 * np.arange(200)
+    worth = int(effective_count(wave))
+    assert 12 <= worth < 150
+    rank = max(rank for rank in range(worth // 2) if 1 - 2 * stats.binom.cdf(rank, worth, 0.5) >= 0.95)
+    place = rank * 200 // worth
+    ordered = np.sort(wave)
+    answer = median_interval(wave)
+    assert answer is not None
+    assert (answer.low, answer.high) == (ordered[place], ordered[199 - place])
+    assert answer.confidence == pytest.approx(1 - 2 * stats.binom.cdf(rank, worth, 0.5), abs=1e-12)
+
+
+def test_samples_of_different_machines_are_all_worth_one() -> None:
+    rising = np.arange(100.0)
+    apart = median_interval(rising, independent=True)
+    assert apart == median_interval(np.random.default_rng(4).permutation(rising))
+    together = median_interval(rising)
+    assert apart is not None and together is not None
+    assert (apart.low, apart.high) == (39.0, 60.0)
+    assert together.low < 10.0
+
+
+def test_a_confidence_that_ranks_meet_exactly_is_met() -> None:
+    answer = median_interval([7.0, 2.0, 9.0, 4.0, 10.0, 1.0, 6.0, 3.0, 8.0, 5.0], confidence=1 - 22 / 1024)
+    assert answer == Interval(low=2.0, high=9.0, confidence=1 - 22 / 1024)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_beyond_a_thousand_samples_the_confidence_is_the_one_asked_for(confidence: float) -> None:
+    order = np.random.default_rng(1).permutation(1001).astype(float)
+    answer = median_interval(order, confidence)
+    assert answer is not None
+    assert answer.confidence == confidence
+    assert answer.low == math.floor((1001 - stats.norm.ppf(0.5 + confidence / 2) * math.sqrt(1001)) / 2)
+    assert answer.high == 1000 - answer.low
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.7, 3.0, 12.0, 80.0])
+@pytest.mark.parametrize("probability", [0.51, 0.6, 0.75, 0.9, 0.975, 0.9999, 0.9999995])
+def test_student_s_quantile_is_scipy_s_to_many_digits(probability: float, freedom: float) -> None:
+    expected = stats.t.isf(1.0 - probability, freedom)
+    assert student_quantile(probability, freedom) == pytest.approx(expected, rel=3e-12)
+
+
+def test_an_outlier_is_beyond_five_deviations_and_beyond_two_percent_and_not_at_them() -> None:
+    five = 5.0 * 1.4826
+    assert not outliers([-1.0, -1.0, 0.0, 1.0, 1.0, five, -five]).any()
+    beyond = math.nextafter(five, math.inf)
+    assert outliers([-1.0, -1.0, 0.0, 1.0, 1.0, beyond, -beyond]).sum() == 2
+    assert not outliers([100.0] * 9 + [102.0]).any()
+    assert not outliers([-100.0] * 9 + [-102.0]).any()
+    assert outliers([-100.0] * 9 + [-102.5]).sum() == 1
+
+
+def test_both_bounds_of_an_outlier_count() -> None:
+    assert not outliers([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9, 1.3]).any()  # 30 %, but no more than noise
+    assert not outliers([1.0, 1.0, 1.0, 1.0, 1.01]).any()  # beyond all noise, but 1 %
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([1.0, 2.0, 3.0], [3.0, 4.0, 5.0], 0.0),  # apart by 2, and the intervals reach 1 + 1
+        ([1.0, 3.0, 4.0], [4.0, 6.0, 7.0], 0.0),  # by 3, where they reach 2 + 2 downwards
+        ([2.0, 3.0, 6.0], [5.0, 6.0, 9.0], 0.0),  # by 3, where they reach 3 + 3 upwards
+        ([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], 0.0),
+        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 1.5),  # one half lies entirely above the other
+        ([4.0, 5.0, 6.0], [1.0, 2.0, 3.0], -0.6),
+        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], 0.0),  # no part of zero
+        ([-2.0, -2.0, -2.0], [-1.0, -1.0, -1.0], -0.5),
+    ],
+)
+def test_drift_of_few_samples_by_hand(first: list[float], second: list[float], expected: float) -> None:
+    assert drift([*first, *second]) == pytest.approx(expected)
+
+
+def test_halves_that_overlap_drift_where_their_medians_are_sure() -> None:
+    rng = np.random.default_rng(6)
+    halves = rng.normal(1.0, 0.05, 200), rng.normal(1.05, 0.05, 200)
+    assert np.mean(halves[0][:, None] < halves[1][None, :]) < 0.9
+    expected = np.median(halves[1]) / np.median(halves[0]) - 1
+    assert drift(np.concatenate(halves)) == pytest.approx(expected)
+    assert drift(np.concatenate(halves[::-1])) == pytest.approx(1 / (1 + expected) - 1)
+
+
+@pytest.mark.parametrize(("higher", "expected"), [(19, 20.5 / 10.5 - 1), (18, 0.0)])
+def test_halves_drift_from_nineteen_pairs_in_twenty_on(higher: int, expected: float) -> None:
+    rng = np.random.default_rng(7)
+    low = [*np.arange(1.0, higher + 1), *[100.0] * (20 - higher)]
+    wide = [20.0, *[20.5] * 11, *[90.0] * 8]
+    values = [*rng.permutation(low), *rng.permutation(wide)]
+    assert drift(values) == pytest.approx(expected)
+    # The same downwards: the wide half is then the first.
+    turned = drift([-value for value in values])
+    assert turned == pytest.approx(expected)
+
+
+def test_the_rate_s_interval_of_its_median_is_turned_round() -> None:
+    times = summarize([float(value) for value in np.random.default_rng(8).permutation(np.arange(1, 21))])
+    assert times.median_interval is not None and times.mean_interval is not None
+    rate = times.as_rate(60.0)
+    assert rate.median_interval is not None and rate.mean_interval is not None
+    ends = times.median_interval
+    assert rate.median_interval == Interval(low=60 / ends.high, high=60 / ends.low, confidence=ends.confidence)
+    assert rate.mean_interval.low == pytest.approx(60 / times.mean_interval.high)
+    assert rate.mean_interval.high == pytest.approx(60 / times.mean_interval.low)
+    assert rate.count == times.count
+    assert rate.deviation == pytest.approx(60 / 10.5 * times.deviation / 10.5)
+
+
+def test_the_rate_of_no_time_has_no_deviation_and_of_one_time_no_interval() -> None:
+    still = summarize([0.0, 0.0, 0.0]).as_rate(5.0)
+    assert (still.median, still.minimum, still.maximum, still.deviation) == (0.0, 0.0, 0.0, 0.0)
+    assert set(still.percentiles.values()) == {0.0}
+    once = summarize([2.0]).as_rate(5.0)
+    assert (once.mean, once.mean_interval, once.median_interval) == (2.5, None, None)

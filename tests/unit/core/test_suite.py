@@ -17,7 +17,7 @@ from paceline.core.parameters import Parameters
 from paceline.core.quantity import Size
 from paceline.core.record import Result
 from paceline.core.registry import Registry
-from paceline.core.suite import Here, Suite, expand
+from paceline.core.suite import Here, Suite, expand, only
 from support.refused import refused
 
 
@@ -383,3 +383,158 @@ def test_a_part_of_what_has_no_parts_is_refused() -> None:
 def test_where_a_suite_came_from_is_told_to_its_cases() -> None:
     suite = Suite.read({"name": "x", "cases": [{"benchmark": "gemm"}]}, "x", origin="network")
     assert [case.origin for case in expand(suite, KNOWN.get, Here())] == ["network"]
+
+
+# ---- the machine
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "belongs"),
+    [
+        ({}, None, True),
+        ({}, "cpu", True),
+        ({"cuda": 1}, "cpu", False),
+        ({}, "gpu", False),
+        ({"cuda": 1}, "gpu", True),
+        ({"cuda": 1}, "layout", True),
+        ({}, "layout", False),
+        ({"cuda": 1}, "gpus", False),
+        ({"cuda": 2}, "gpus", True),
+        ({"cuda": 1}, "cuda", True),
+        ({"cuda": 1}, "rocm", False),
+        ({"cuda": 0, "rocm": 1}, "rocm", True),
+        ({"cuda": 0, "rocm": 1}, "cuda", False),
+    ],
+)
+def test_where_a_case_belongs(devices: dict[str, int], device: str | None, belongs: bool) -> None:
+    assert Here(devices=devices).offers(device) is belongs
+
+
+@pytest.mark.parametrize(
+    ("here", "ranks", "nodes", "fits"),
+    [
+        (Here(devices={"cuda": 2}), 2, None, True),
+        (Here(devices={"cuda": 2}), 3, None, False),
+        (Here(devices={"cuda": 1}), None, None, True),
+        (Here(), None, None, False),
+        (Here(devices={"cuda": 2}), 2, 1, True),
+        (Here(devices={"cuda": 2}), 2, 2, False),
+        (Here(world=2, nodes=2), 2, 2, True),
+        (Here(world=2, nodes=2), None, None, True),
+        (Here(world=2, nodes=2), 2, 1, False),
+        (Here(world=2, nodes=1), 4, 1, False),
+    ],
+)
+def test_whether_a_layout_fits(here: Here, ranks: int | None, nodes: int | None, fits: bool) -> None:
+    assert here.fits(ranks, nodes) is fits
+
+
+def test_a_machine_of_so_many_devices() -> None:
+    here = Here.with_devices(2, None, world=4, nodes=2)
+    assert (here.devices, here.world, here.nodes, here.gpus, here.kind) == ({"cuda": 2}, 4, 2, 2, "cuda")
+    assert Here.with_devices(1, "rocm", world=1, nodes=1).resolve("auto") == "rocm:0"
+    none = Here.with_devices(0, None, world=1, nodes=1)
+    assert (none.devices, none.gpus, none.kind, none.resolve("auto"), none.resolve("cuda:1")) == (
+        {}, 0, "cpu", "cpu", "cuda:1",
+    )  # fmt: skip
+
+
+class Laid(Train):
+    """Its size says how many ranks it takes, two for each host."""
+
+    name = "laid"
+
+    @classmethod
+    def ranks(cls, parameters: TrainParameters) -> int | None:
+        return parameters.size
+
+    @classmethod
+    def nodes(cls, parameters: TrainParameters) -> int | None:
+        return parameters.size // 2 or None
+
+
+def laid(here: Here, benchmark: type[Benchmark[Any]] = Laid, **keys: Any) -> list[Case]:
+    entry = {"benchmark": benchmark.name, "model": "m"} | keys
+    suite = Suite(name="mine", cases=[{name: value for name, value in entry.items() if value is not None}])
+    return expand(suite, lambda _: benchmark, here)
+
+
+def test_parameters_may_call_for_ranks() -> None:
+    assert [case.ranks for case in laid(Here(), size=2)] == [2]
+    assert [case.ranks for case in laid(Here(world=2), size=2)] == [2]
+    with refused("wrong-number-of-ranks", key="ranks", value=3):
+        laid(Here(), size=2, ranks=3)
+    with refused("wrong-number-of-ranks", key="ranks", value=4):
+        laid(Here(world=4), size=2)
+    with refused("wrong-number-of-nodes", value=2, says="name the hosts with --hosts"):
+        laid(Here(), size=4)
+    with refused("wrong-number-of-nodes", value=1, says="change the layout, or name other hosts"):
+        laid(Here(world=2, nodes=2), size=2)
+    assert [case.ranks for case in laid(Here(nodes=2, world=4), size=4)] == [4]
+
+
+def test_a_layout_that_does_not_fit_may_be_left_out() -> None:
+    here = Here(devices={"cuda": 2})
+    assert [case.ranks for case in laid(here, size=[1, 2, 4], only_on="layout")] == [1, 2]
+    assert [case.ranks for case in laid(here, size=[1, 2], only_on="gpu")] == [1, 2]
+
+
+def test_processes_that_were_started_together_measure_together_where_the_benchmark_can() -> None:
+    assert [case.ranks for case in laid(Here(world=2), Train)] == [2]
+    assert [case.ranks for case in laid(Here(world=2), Train, ranks=2)] == [2]
+    assert [case.ranks for case in laid(Here(world=2), Gemm, model=None)] == [1]
+    with refused("wrong-number-of-ranks", key="ranks", value=3):
+        laid(Here(world=2), Train, ranks=3)
+
+
+@pytest.mark.parametrize("target", ["cuda:0", "cuda:*", "cpu"])
+def test_several_ranks_begin_at_the_first_device(target: str) -> None:
+    assert [case.ranks for case in laid(Here(devices={"cuda": 1}), Train, target=target, ranks=2)] == [2]
+    assert laid(Here(devices={"cuda": 4}), Train, target="cuda:3")[0].ranks == 1
+
+
+def test_a_suite_has_so_many_cases_at_most() -> None:
+    suite = Suite(name="mine", cases=[{"benchmark": "gemm", "size": [1, 2, 3]}])
+    assert len(expand(suite, KNOWN.get, Here(), most_cases=3)) == 3
+    with refused("too-many-cases", case=1):
+        expand(suite, KNOWN.get, Here(), most_cases=2)
+
+
+def test_a_list_of_which_only_some_are_lists_is_one_value() -> None:
+    with refused("invalid-value", key="shape.1"):
+        cases({"benchmark": "gemm", "shape": [2, [3]]})
+
+
+# ---- --only
+
+
+def named(*titles: str) -> list[Case]:
+    return [Case(index=place, benchmark="gemm", title=title, parameters={}) for place, title in enumerate(titles)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "titles"),
+    [
+        ([], ["fp16 8", "fp32 8", "fp32 9"]),
+        (["FP32"], ["fp32 8", "fp32 9"]),
+        (["8 fp32"], ["fp32 8"]),
+        (["fp32 9", "fp16"], ["fp16 8", "fp32 9"]),
+        (["gemm cpu"], ["fp16 8", "fp32 8", "fp32 9"]),
+    ],
+)
+def test_cases_are_chosen_by_all_words_of_one_filter(filters: list[str], titles: list[str]) -> None:
+    chosen = only(named("fp16 8", "fp32 8", "fp32 9"), filters, "mine")
+    assert [(case.index, case.title) for case in chosen] == list(enumerate(titles))
+
+
+def test_a_filter_that_chooses_nothing_is_refused_with_a_name_that_would() -> None:
+    with refused("no-such-case", key="--only", value="bf16", says="the first one is 'gemm fp16 8 on cpu'"):
+        only(named("fp16 8", "fp32 8"), ["fp16", "bf16"], "mine")
+    with refused("no-such-case", says="there are none here"):
+        only([], ["bf16"], "mine")
+
+
+def test_a_benchmark_that_was_named_alone_is_a_suite_that_nobody_wrote() -> None:
+    suite = Suite.of_benchmark("gemm")
+    assert (suite.name, suite.cases, suite.is_written) == ("gemm", [{"benchmark": "gemm"}], False)
+    assert Suite.read({"name": "x", "cases": [{"benchmark": "gemm"}]}, "x").is_written

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks._model.metrics import PHASES
+from paceline.benchmarks._model.measuring import PHASES
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords

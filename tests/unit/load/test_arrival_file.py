@@ -18,8 +18,11 @@ from support.refused import refused
         "gap,kind\n3,1\n0.5,0\n1.5,1\n",
         '{"timestamp": 7, "kind": 1}\n{"timestamp": 7.5, "kind": 0}\n{"timestamp": 9, "kind": 1}\n',
         "kind,time\n1,2\n1,0\n0,0.5\n",
+        "arrival,kind\n-3,1\n\n-2.5,0\n  \n-1,1\n",
+        '\n{"arrival": 7, "kind": "1"}\n\n{"arrival": 7.5, "kind": 0}\n{"arrival": 9, "kind": 1}\n',
+        "gap,timestamp,kind\n9,4,1\n9,4.5,0\n9,6,1\n",
     ],
-    ids=["seconds", "dates", "gaps", "json", "unordered"],
+    ids=["seconds", "dates", "gaps", "json", "unordered", "negative", "empty lines", "both"],
 )
 def test_every_way_to_write_the_same_arrivals(tmp_path: Path, text: str) -> None:
     path = tmp_path / "arrivals"
@@ -28,6 +31,15 @@ def test_every_way_to_write_the_same_arrivals(tmp_path: Path, text: str) -> None
     assert found.intended.tolist() == pytest.approx([0.0, 0.5, 2.0])
     assert found.kind is not None
     assert found.kind.tolist() == [1, 0, 1]
+
+
+def test_gaps_may_be_zero_and_kinds_as_large_as_an_integer_of_four_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text("interval,kind\n0,2147483647\n0,0\n0.25,1\n")
+    read = read_arrivals(path)
+    assert read.intended.tolist() == [0.0, 0.0, 0.25]
+    assert read.kind is not None
+    assert read.kind.tolist() == [2147483647, 0, 1]
 
 
 def test_a_column_of_numbers_needs_no_header(tmp_path: Path) -> None:
@@ -48,6 +60,9 @@ def test_a_column_of_numbers_needs_no_header(tmp_path: Path) -> None:
         ("timestamp\n1\nnan\n", "not-finite", "arrival 2 "),
         ("gap\n1\n-2\n3\n", "negative-gap", "arrival 2 .* the gap -2"),
         ("timestamp,kind\n1,-1\n", "not-a-kind", "arrival 1 .* the kind '-1'"),
+        ("timestamp,kind\n1,0\n2,x\n", "not-a-kind", "arrival 2 .* the kind 'x'"),
+        ("timestamp,kind\n1,2147483648\n", "not-a-kind", "arrival 1 .* the kind '2147483648'"),
+        ('{"timestamp": 1, "kind": 0}\n{"timestamp": 2}\n', "not-a-kind", "arrival 2 .* the kind None"),
         ('{"timestamp": 1}\n{"timestamp"\n', "invalid-json", "line 2"),
         ('{"timestamp": 1}\n[2]\n', "not-a-mapping", "line 2"),
     ],

@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.load import kserve
 from paceline.load.kserve import (
     ProtocolError,
+    decode_error,
     decode_request,
     decode_response,
+    encode_error,
     encode_request,
     encode_response,
     encode_shared_request,
 )
 from paceline.load.server_timing import Stages
+from paceline.load.tensors import byte_strings
 
 X = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2.5, 3, 4]}
 
@@ -63,6 +67,72 @@ def test_nested_and_flat_data_are_the_same() -> None:
     assert flat.inputs["x"].dtype == np.float32
 
 
+def test_a_message_says_what_it_is() -> None:
+    x = {"x": np.array([1, 2], np.int32)}
+    asked = encode_request(x, binary=True)
+    assert asked.content_type == "application/octet-stream"
+    assert asked.json_length is not None
+    assert json.loads(asked.body[: asked.json_length])["parameters"] == {"binary_data_output": True}
+    assert encode_request(x).content_type == "application/json"
+    assert "parameters" not in json.loads(encode_request(x).body)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_answer_has_the_form_and_the_id_of_its_request(binary: bool) -> None:
+    asked = encode_request({"x": np.ones(2)}, binary=binary, id="a")
+    answer = encode_response("m", {"y": np.ones(2)}, decode_request(asked.body, asked.json_length))
+    assert (answer.json_length is not None) is binary
+    read = decode_response(answer.body, answer.json_length)
+    assert (read.model, read.id, read.outputs["y"].tolist()) == ("m", "a", [1.0, 1.0])
+
+
+def test_an_answer_without_a_request_is_json_without_an_id() -> None:
+    answer = encode_response("m", {"y": np.ones(2)})
+    assert answer.json_length is None
+    assert set(json.loads(answer.body)) == {"model_name", "outputs"}
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_tensors_of_any_layout_survive(binary: bool) -> None:
+    grid = np.arange(6, dtype=np.int64).reshape(2, 3)
+    sent: dict[str, Any] = {
+        "t": grid.T,
+        "r": np.arange(6, dtype=np.float32)[::-2],
+        "zero": np.zeros((0, 3), np.int64),
+        "none": np.array(5, np.int64),
+        "s": byte_strings([b"", b"ab"]),
+        "u": byte_strings([b"c", b"d"]).reshape(2, 1),
+        "b": np.array([True, False]),
+        "axes": np.ones((1,) * 32),
+        "long": np.arange(200.0),
+    }
+    asked = encode_request(sent, binary=binary)
+    read = decode_request(asked.body, asked.json_length).inputs
+    assert {name: (array.dtype, array.tolist()) for name, array in read.items()} == {
+        name: (array.dtype, array.tolist()) for name, array in sent.items()
+    }
+
+
+def test_only_short_headers_are_remembered() -> None:
+    """Those of one client are mostly the same; those of many, with long ones, would take much memory."""
+    entry = {"name": "x", "shape": [1], "datatype": "BOOL", "parameters": {"binary_data_size": 1}, "pad": ""}
+    bare = len(json.dumps({"inputs": [entry]}))
+    for length, remembered in ((2048, 1), (2049, 0)):
+        head = json.dumps({"inputs": [entry | {"pad": "-" * (length - bare)}]}).encode()
+        before = kserve._remembered.cache_info()
+        for _ in range(2):
+            assert decode_request(head + b"\x01", length).inputs["x"].tolist() == [True]
+        after = kserve._remembered.cache_info()
+        assert (after.hits - before.hits, after.misses - before.misses) == (remembered, remembered)
+
+
+def test_a_failure_is_told_as_json_and_read_from_it() -> None:
+    assert json.loads(encode_error('no "x"')) == {"error": 'no "x"'}
+    assert decode_error(encode_error("no x")) == "no x"
+    assert decode_error(b"<html>") == "<html>"
+    assert decode_error(b"[1]") == "[1]"
+
+
 def test_each_output_may_be_wanted_in_its_own_way() -> None:
     outputs = [{"name": "a", "parameters": {"binary_data": True}}, {"name": "b"}]
     request = decode_request(json.dumps({"inputs": [X], "outputs": outputs}).encode())
@@ -94,6 +164,16 @@ def test_large_unsigned_integers_are_exact(values: list[int]) -> None:
         (body(shape=[True]), r"inputs\[0\]\.shape"),
         (body(shape=[1] * 40), r"at most 32"),
         (body(shape=[2**62, 8]), "larger than any memory"),
+        (body(shape=[2**32, 2**31], datatype="INT8"), "larger than any memory"),
+        (body(shape=[2**62], datatype="INT8"), "has 4 values"),
+        (body(shape=[0, 2**63]), "is not a list of lengths"),
+        (body(shape=[0, 2**63 - 1]), "has 4 values"),
+        (body(shape=[1] * 33), r"at most 32"),
+        (body(shape=[2], datatype="BYTES", data=["a", 3]), "a list of 2 texts"),
+        (body(shape=[2], datatype="BYTES", data=["a"]), "a list of 2 texts"),
+        (body(data=[1, 2, -3, 2**63], datatype="UINT64"), "not UINT64"),
+        (body(data=[1, 2, 3, 2**63], datatype="INT64"), "outside INT64"),
+        (body(data=[1, 2, 3, -129], datatype="INT8"), "outside INT8"),
         (body(data=...), "'data' or the parameter"),
         (body(data=[1, 2, 3]), r"inputs\[0\]\.data has 3 values .* takes 4"),
         (body(data=[[1, 2, 3, 4]]), r"shape \[1, 4\]"),
@@ -124,6 +204,7 @@ def test_what_is_said_of_wrong_json(wrong: bytes, said: str) -> None:
     [
         (binary_body(), JSON_OF_BINARY + 3, "but the body has"),
         (binary_body(), 0, "but the body has"),
+        (b"3", 1, "a JSON number; it must be an object"),
         (binary_body() + b"\0", JSON_OF_BINARY, "take 2 bytes, but 3 follow"),
         (binary_body()[:-1], JSON_OF_BINARY, "take 2 bytes, but 1 follow"),
         (binary_body(shape=[3]), JSON_OF_BINARY, "binary_data_size is 2, but BOOL of shape .3. has 3 bytes"),
@@ -133,6 +214,20 @@ def test_what_is_said_of_wrong_json(wrong: bytes, said: str) -> None:
 def test_what_is_said_of_wrong_binary_tensors(wrong: bytes, json_length: int, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         decode_request(wrong, json_length)
+
+
+@pytest.mark.parametrize("size", [-4, 2.0, True, "2"])
+def test_the_size_of_byte_strings_is_a_number_of_bytes(size: object) -> None:
+    wrong = json.dumps(
+        {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": size}}]}
+    ).encode()
+    with pytest.raises(ProtocolError, match="binary_data_size is"):
+        decode_request(wrong, len(wrong))
+
+
+@pytest.mark.parametrize("values", [[-128, 127], [0, 0]])
+def test_the_ends_of_a_type_belong_to_it(values: list[int]) -> None:
+    assert decode_request(body(shape=[2], datatype="INT8", data=values)).inputs["x"].tolist() == values
 
 
 def test_the_header_of_the_stages() -> None:
@@ -158,6 +253,20 @@ def test_a_tensor_in_shared_memory_is_a_view_of_it() -> None:
     assert found.binary
     with pytest.raises(ProtocolError, match=r"inputs\[0\]: this server takes no tensors from shared memory"):
         decode_request(message.body)
+
+
+@pytest.mark.parametrize("offset", [{}, {"shared_memory_offset": 0}])
+def test_a_tensor_lies_at_the_begin_of_its_region_unless_told_otherwise(offset: dict[str, int]) -> None:
+    place = {"shared_memory_region": "mine", "shared_memory_byte_size": 8} | offset
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": place}
+    asked: list[tuple[str, int, int]] = []
+
+    def lookup(name: str, offset: int, size: int) -> bytes:
+        asked.append((name, offset, size))
+        return bytes(8)
+
+    assert decode_request(json.dumps({"inputs": [tensor]}).encode(), None, lookup).inputs["x"].tolist() == [0.0, 0.0]
+    assert asked == [("mine", 0, 8)]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_the_device_ran_out(error: Exception) -> None:
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes"),
         RuntimeError("std::bad_alloc"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
+        MemoryError("Unable to allocate 8.00 GiB for an array"),
     ],
 )
 def test_the_host_ran_out(error: Exception) -> None:
@@ -49,6 +50,8 @@ def test_the_host_ran_out(error: Exception) -> None:
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"),
         OSError(errno.ENOSPC, "No space left on device"),
         ValueError("bad"),
+        RuntimeError("out of memory"),  # of which, it does not say
+        RuntimeError("ALLOC_FAILED"),
         KeyboardInterrupt(),
     ],
 )

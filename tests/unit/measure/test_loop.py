@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,18 @@ import pytest
 
 from paceline.core.parameters import MeasuringParameters
 from paceline.devices.timeline import HostTimeline, Timeline
-from paceline.measure.loop import Stop, Timed, WarmUp, measure, warm_up, warnings
+from paceline.measure.loop import (
+    LOOK_SPACING,
+    Stop,
+    StopRule,
+    Timed,
+    WarmUp,
+    _Looks,
+    measure,
+    quiet_collector,
+    warm_up,
+    warnings,
+)
 from support.scripted import ScriptedClock, ScriptedDevice, ScriptedStep
 
 WAVE = [0.001, 0.002] * 10_000  # its median is never known to 1 %
@@ -384,3 +396,186 @@ def test_a_device_that_waits_for_the_host_is_warned() -> None:
     assert [warning.kind for warning in warnings(steady, starving, parameters())] == ["host-bound"]
     fed = Timed([0.1] * 20, Stop.PRECISE, starved=5)
     assert warnings(steady, fed, parameters()) == []
+
+
+# ---- boundaries of the rules
+
+
+def stop_rule(samples: list[float], **values: Any) -> StopRule:
+    rule = StopRule(**{"interval": 0.01, "budget": 100.0, "min_steps": 5, "max_steps": 1000} | values)
+    for sample in samples:
+        rule.add(sample)
+    return rule
+
+
+def looked(rule: StopRule, times: int) -> list[Stop | None]:
+    reasons = []
+    for _ in range(times):
+        rule.done()
+        reasons.append(rule.reason)
+    return reasons
+
+
+def test_a_narrow_interval_counts_when_it_was_narrow_at_the_look_before() -> None:
+    assert looked(stop_rule([0.5] * 5), 3) == [None, Stop.PRECISE, Stop.PRECISE]
+    rule = stop_rule([0.5] * 5)
+    assert looked(rule, 1) == [None]
+    for sample in (0.9, 0.1, 0.9, 0.1):
+        rule.add(sample)
+    assert looked(rule, 2) == [None, None]  # wide again, so that one narrow look is none
+
+
+def test_four_steps_are_too_few_to_know_a_median() -> None:
+    assert looked(stop_rule([0.5] * 4, min_steps=1), 2) == [None, None]
+    assert looked(stop_rule([0.5] * 5, min_steps=1), 2) == [None, Stop.PRECISE]
+
+
+@pytest.mark.parametrize(("seconds", "precise"), [(0.0625, False), (0.0714285715, True)])
+def test_half_a_second_of_steps_is_the_least(seconds: float, precise: bool) -> None:
+    assert looked(stop_rule([seconds] * 7), 2)[-1] is (Stop.PRECISE if precise else None)
+
+
+def test_half_a_second_exactly_is_enough_and_so_is_a_shorter_budget() -> None:
+    assert looked(stop_rule([0.0625] * 8), 2)[-1] is Stop.PRECISE
+    assert looked(stop_rule([0.03125] * 8, budget=0.25), 2)[-1] is Stop.PRECISE
+    assert looked(stop_rule([0.03125] * 7, budget=0.25), 2)[-1] is None
+
+
+def test_a_budget_is_spent_when_it_is_reached() -> None:
+    assert looked(stop_rule([0.25, 0.5], budget=0.75), 1) == [Stop.BUDGET]
+    assert looked(stop_rule([0.25, 0.5], budget=0.76), 1) == [None]
+    assert not stop_rule([1.0] * 3, budget=0.5, steps=4).is_spent
+
+
+def test_the_mean_may_be_three_times_as_wide_as_the_median() -> None:
+    # One step in a hundred is longer: the median does not see it, the mean does.
+    narrow, wide = ([0.1] * 99 + [last] for last in (0.12, 0.9))
+    assert looked(stop_rule(narrow), 2)[-1] is Stop.PRECISE
+    assert looked(stop_rule(wide), 2)[-1] is None
+    assert looked(stop_rule(wide, interval=0.06), 2)[-1] is Stop.PRECISE
+
+
+def test_a_rank_that_others_stop_has_used_its_budget() -> None:
+    step, timeline, clock = on_host([0.5])
+    stopped = measure(step, timeline, parameters(budget=100.0), agree=lambda _mine: True, clock=clock)
+    assert (stopped.stopped, len(stopped.samples), stopped.executed) == (Stop.BUDGET, 1, 1)
+
+
+def test_samples_are_known_with_their_number_at_least_once() -> None:
+    step, timeline, clock = on_device([0.25], in_flight=2)
+    warmed = warm_up(step, timeline, parameters(warm_up=0.0), clock=clock)
+    assert len(warmed.samples) >= 1
+    assert warmed.seconds == pytest.approx(0.25 * len(warmed.samples))
+
+
+# ---- when a rule is asked
+
+
+def asked(looks: _Looks, clock: ScriptedClock, issued: int, seconds: float = 0.0) -> None:
+    class Rule(StopRule):
+        def done(self) -> bool:
+            clock.advance(seconds)
+            return False
+
+    assert not looks.ask(Rule(interval=0.01, budget=1.0, min_steps=1, max_steps=10), issued)
+
+
+def due(looks: _Looks, counts: range, *, spent: bool = False) -> list[int]:
+    return [count for count in counts if looks.due(count, spent)]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_rule_is_asked_after_every_step_and_then_after_every_tenth_more(together: bool) -> None:
+    clock = ScriptedClock()
+    looks = _Looks(together, None, clock)
+    assert due(looks, range(3)) == [1, 2]
+    for issued, following in ((1, 2), (9, 10), (19, 20), (20, 22), (100, 110)):
+        asked(looks, clock, issued)
+        assert due(looks, range(issued, following + 1)) == [following]
+
+
+def test_together_a_rule_is_asked_after_the_last_step_too() -> None:
+    clock = ScriptedClock()
+    looks = _Looks(True, 105, clock)
+    asked(looks, clock, 100)
+    assert due(looks, range(100, 107)) == [105, 106]
+    asked(looks, clock, 105)
+    assert due(looks, range(100, 108)) == [106, 107]
+
+
+def test_together_time_has_no_say_and_alone_it_has() -> None:
+    clock = ScriptedClock()
+    for together, expected in ((True, []), (False, [101, 102])):
+        looks = _Looks(together, None, clock)
+        asked(looks, clock, 100, seconds=1.0)
+        assert due(looks, range(101, 103), spent=True) == expected
+
+
+def test_alone_a_rule_is_asked_after_the_last_step_however_long_a_look_takes() -> None:
+    clock = ScriptedClock()
+    looks = _Looks(False, 105, clock)
+    asked(looks, clock, 100, seconds=1.0)
+    assert due(looks, range(101, 110)) == [105]
+
+
+def test_alone_looks_take_a_few_thousandths_of_the_time() -> None:
+    clock = ScriptedClock()
+    clock.advance(1000.0)
+    looks = _Looks(False, None, clock)
+    asked(looks, clock, 100, seconds=0.5)
+    assert due(looks, range(110, 111)) == []
+    clock.advance(LOOK_SPACING * 0.5 - 0.25)
+    assert due(looks, range(110, 111)) == []
+    clock.advance(0.25)
+    assert due(looks, range(109, 111)) == [110]
+
+
+# ---- boundaries of the warnings
+
+
+def test_three_percent_is_the_least_drift() -> None:
+    assert "drifting" not in kinds([0.1] * 20 + [0.1029] * 20)
+    assert "drifting" in kinds([0.1] * 20 + [0.1031] * 20)
+    assert "drifting" in kinds([0.1] * 20 + [0.0969] * 20)
+
+
+def test_half_of_the_steps_may_wait_for_the_host() -> None:
+    for starved, expected in ((10, []), (11, ["host-bound"])):
+        seen = warnings(STEADY, Timed([0.1] * 20, Stop.PRECISE, starved=starved), parameters())
+        assert [one.kind for one in seen] == expected
+
+
+def test_an_imprecise_median_is_named_with_its_width_and_the_mean_only_without_it() -> None:
+    (median,) = warnings(STEADY, Timed([0.1, 0.2] * 20, Stop.BUDGET), parameters())
+    assert median.message.startswith("the interval of the median is ±")
+    assert median.message.endswith("% after 40 steps")
+    (mean,) = warnings(STEADY, Timed(([0.005] * 99 + [0.105]) * 2, Stop.BUDGET), parameters())
+    assert mean.message.startswith("the interval of the mean is ±")
+
+
+def test_a_short_measurement_says_how_short() -> None:
+    (short, *_) = warnings(STEADY, Timed([1.5] * 2, Stop.BUDGET), parameters())
+    assert short.message == "only 2 steps in 3 s"
+
+
+# ---- the collector
+
+
+class Knot:
+    def __init__(self) -> None:
+        self.tie = self
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_garbage_is_collected_before_steps_where_the_collector_works(works: bool) -> None:
+    gc.disable()
+    try:
+        knot = weakref.ref(Knot())
+        if works:
+            gc.enable()
+        with quiet_collector():
+            assert (knot() is None) is works
+            assert not gc.isenabled()
+        assert gc.isenabled() is works
+    finally:
+        gc.enable()

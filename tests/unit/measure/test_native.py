@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -131,3 +133,131 @@ def test_a_compiler_that_hangs_is_unsupported(source: Path, tmp_path: Path, monk
     monkeypatch.setenv("CC", program(tmp_path, "#!/bin/sh\nexec sleep 60\n"))
     with pytest.raises(Unsupported, match="did not end within"):
         native.load(source)
+
+
+# ---- which compiler
+
+
+def test_the_compiler_may_be_named_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = program(tmp_path, "#!/bin/sh\n")
+    monkeypatch.setenv("CC", f"{path} -m64 '-DNAME=a b'")
+    assert native.compiler() == [path, "-m64", "-DNAME=a b"]
+    command = native.build_command(Path("in.c"), Path("out.so"))
+    assert command == [path, "-m64", "-DNAME=a b", *native.FLAGS, "in.c", "-o", "out.so", "-ldl"]
+
+
+def test_a_name_of_nothing_but_blanks_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", " ")
+    with pytest.raises(MissingDependency, match=r"which \$CC names"):
+        native.compiler()
+
+
+@pytest.mark.parametrize(
+    ("installed", "taken"), [(("cc", "gcc", "clang"), "cc"), (("gcc", "clang"), "gcc"), (("clang",), "clang")]
+)
+def test_the_first_compiler_that_is_installed_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], taken: str
+) -> None:
+    for name in installed:
+        Path(program(tmp_path, "#!/bin/sh\n")).rename(tmp_path / name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert native.compiler() == [taken]
+
+
+def test_a_machine_without_a_compiler_is_told_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingDependency, match=r"a C compiler.*apt install gcc.*\$CC"):
+        native.compiler()
+
+
+MAKES = 'while [ $# -gt 2 ]; do shift; done; echo made > "$1"'  # the second word from the end is the output
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"#!/bin/sh\n{MAKES}; exit 4\n", "ended with exit code 4"),  # what a failed compiler left is not used
+        ("#!/bin/sh\necho first; echo second; exit 1\n", "answer.c: first; try"),
+        ("#!/bin/sh\necho out; echo error >&2; exit 1\n", "answer.c: error; try"),
+    ],
+)
+def test_the_first_words_of_a_compiler_that_fails_are_passed_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.setenv("CC", program(tmp_path, text))
+    with pytest.raises(Unsupported, match=words):
+        native.load(source)
+    assert kept(tmp_path) == []
+
+
+# ---- what is built, and where
+
+
+@needs_compiler
+def test_what_is_built_is_built_once_and_nobody_else_reads_it(source: Path, tmp_path: Path) -> None:
+    assert native.load(source).answer() == 42
+    (built,) = kept(tmp_path)
+    assert built.parent.stat().st_mode & 0o777 == 0o700
+    written = built.stat().st_mtime_ns
+    native.load.cache_clear()
+    assert native.load(source).answer() == 42
+    assert built.stat().st_mtime_ns == written
+
+
+def test_sources_compilers_and_processors_are_told_apart(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+
+    def named(version: str) -> None:
+        monkeypatch.setenv("CC", program(tmp_path, f"#!/bin/sh\necho {version}\n"))
+        names.append(native._identity(source))
+
+    named("1.0")
+    named("1.0")
+    assert names[0] == names[1]
+    named("1.1")
+    source.write_text("int answer(void) { return 43; }\n")
+    named("1.1")
+    monkeypatch.setattr(native, "_processor", lambda: "flags: other")
+    named("1.1")
+    assert len(set(names)) == 4
+    assert {len(name) for name in names} == {16}
+
+
+@pytest.mark.parametrize(
+    ("listed", "line"),
+    [
+        ("processor\t: 0\nflags\t\t: sse avx\nflags\t\t: other\n", "flags\t\t: sse avx"),
+        ("processor\t: 0\nFeatures\t: asimd sve\n", "Features\t: asimd sve"),
+        ("processor\t: 0\n", ""),
+        (None, platform.processor()),
+    ],
+)
+def test_a_processor_is_the_instruction_sets_that_the_kernel_lists(
+    listed: str | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_text(path: Path, **_: object) -> str:
+        assert path == Path("/proc/cpuinfo")
+        if listed is None:
+            raise FileNotFoundError
+        return listed
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert native._processor() == line
+
+
+def test_built_code_is_kept_in_the_cache_and_otherwise_among_temporary_files(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp" / f"paceline-native-{os.getuid()}"
+    places = [tmp_path / "cache/paceline/native", temporary]
+    assert list(native._folders()) == places
+    temporary.mkdir()
+    assert list(native._folders()) == places  # this user's, from before
+
+
+def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    somebody = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: somebody)
+    (tmp_path / "tmp" / f"paceline-native-{somebody}").mkdir()
+    with pytest.raises(Unsupported, match=r"belongs to somebody else; set \$XDG_CACHE_HOME"):
+        list(native._folders())

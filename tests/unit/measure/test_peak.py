@@ -10,7 +10,7 @@ import pytest
 from paceline.core.profile import Ceiling, Identity, Profile
 from paceline.core.record import RecordWarning
 from paceline.machine.profile import identify, profile_path, save_profile
-from paceline.measure.memory import measured_peak_flops, peak_flops
+from paceline.measure.memory import measured_peak_flops, peak_flops, peak_memory_bandwidth
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,33 @@ def test_the_profile_of_this_machine_is_used_and_a_broken_one_is_none(
     assert measured_peak_flops("cpu", "fp32") is not None
     profile_path(identify()).write_text("{")
     assert measured_peak_flops("cpu", "fp32") is None
+
+
+def test_a_peak_without_tensor_cores_says_so() -> None:
+    plain, cores = (peak_flops("NVIDIA A100-SXM4-80GB", "fp16", tensor_cores=each) for each in (False, True))
+    assert plain is not None
+    assert cores is not None
+    assert (plain.rate, cores.rate) == pytest.approx((78e12, 312e12))
+    assert plain.source == "datasheet, dense fp16 without Tensor Cores, NVIDIA A100-SXM4-80GB"
+
+
+def test_a_known_device_has_the_bandwidth_of_its_memory() -> None:
+    peak = peak_memory_bandwidth("NVIDIA H200")
+    assert peak is not None
+    assert peak.rate == pytest.approx(4.8e12, rel=0.01)
+    assert peak.source == "datasheet, memory bandwidth, NVIDIA H200"
+    assert peak_memory_bandwidth("cpu") is None
+
+
+@pytest.mark.parametrize(("sharing", "part"), [(1, ""), (2, ", divided by the 2 ranks on this machine")])
+def test_a_measured_peak_is_divided_by_those_who_share_it(sharing: int, part: str) -> None:
+    peak = measured_peak_flops("cpu", "fp32", measured(Identity()), sharing=sharing)
+    assert peak is not None
+    assert peak.rate == 2e12 / sharing
+    assert peak.source.endswith(f"matrix product in fp32{part}")
+
+
+def test_warnings_of_one_kind_are_named_once() -> None:
+    peak = measured_peak_flops("cpu", "fp32", measured(Identity(), warnings=(CONTENDED, CONTENDED)))
+    assert peak is not None
+    assert peak.source.endswith("in fp32 (warnings: contended)")

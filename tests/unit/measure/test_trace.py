@@ -98,3 +98,21 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(trace.TraceFailed, match=r"cannot be written: .*--profile DIR"):
         trace.keep({"traceEvents": []}, tmp_path / "file" / "a.json.gz")
+
+
+def test_steps_are_traced_as_long_as_they_fit_the_time() -> None:
+    third = trace.LONG_SECONDS / 3
+    assert [trace.steps_to_trace(seconds) for seconds in (0.99 * third, 1.01 * third)] == [3, 2]
+    assert [trace.steps_to_trace(seconds) for seconds in (1.5 * third, 1.51 * third)] == [2, 1]
+
+
+def test_as_many_events_as_a_viewer_opens_are_kept_and_a_file_may_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "MOST_EVENTS", 2)
+    path = tmp_path / "some" / "run" / "a.json.gz"
+    sizes = [trace.keep({"traceEvents": [{}, {}]}, path) for _ in range(2)]
+    assert sizes == [path.stat().st_size] * 2
+    packed = path.read_bytes()
+    assert gzip.decompress(packed) == b'{"traceEvents":[{},{}],"traceName":"a.json.gz"}'
+    assert packed[4:8] == bytes(4)  # no time of writing, so that equal traces are equal files

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from paceline.models import Batch, registry
 from paceline.models._modules.torchvision_import import models
-from paceline.models._modules.transformer import DropPath, PreNormBlock, Vit
+from paceline.models._modules.transformer import PreNormBlock, Vit, drop_path
 from paceline.models.flops import forward_flops
 from paceline.models.vit import BASE, TINY, VitShape, build_vit
 
@@ -110,19 +110,24 @@ def test_labels_are_distributions_that_differ() -> None:
 def test_drop_path_rates_grow_linearly_and_the_tiny_scale_has_none() -> None:
     with torch.device("meta"):
         module = build_vit(BASE).module
-    rates = [block.drop_path.rate for block in module.modules() if isinstance(block, PreNormBlock)]
+    rates = [block.drop_path for block in module.modules() if isinstance(block, PreNormBlock)]
     assert rates == pytest.approx([0.1 * layer / 11 for layer in range(12)])
     assert TINY.drop_path == 0
 
 
 def test_drop_path_skips_whole_samples_and_keeps_the_mean() -> None:
-    drop_path = DropPath(0.25).train()
     branch = torch.randn(4000, 3, 2)
-    dropped = drop_path(branch)
+    dropped = drop_path(branch, 0.25)
     gone = (dropped == 0).all(dim=2).all(dim=1)
     torch.testing.assert_close(dropped[~gone], branch[~gone] / 0.75)
     assert 0.2 < gone.float().mean() < 0.3
-    assert drop_path.eval()(branch) is branch
+
+
+def test_drop_path_is_for_training_alone() -> None:
+    x = torch.randn(8, 4, 16)
+    block = PreNormBlock(16, 2, drop_path=0.5)
+    torch.testing.assert_close(block.eval()(x), block(x), rtol=0, atol=0)
+    assert not torch.equal(block.train()(x), block.eval()(x))
 
 
 def test_a_training_step_never_asks_the_device() -> None:

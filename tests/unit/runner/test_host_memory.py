@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runner.execute import kills_for_memory
+from paceline.runner.execute import MemoryKills, kills_for_memory
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
@@ -67,3 +67,4 @@ def test_without_that_it_is_a_guess_by_what_the_machine_counts(tmp_path: Path, t
 
 def test_a_kernel_that_tells_nothing_is_not_blamed(tmp_path: Path) -> None:
     assert kills_for_memory(tmp_path).killer_since(kills_for_memory(tmp_path)) == ""
+    assert kills_for_memory(tmp_path) == MemoryKills(group=None, machine=0)

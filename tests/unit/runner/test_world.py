@@ -120,3 +120,60 @@ def test_a_process_that_is_alone_has_no_world(environment: dict[str, str]) -> No
 def test_what_cannot_be_true_is_refused(environment: dict[str, str], code: str) -> None:
     with refused(code):
         World.of_environment(environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "size"),
+    [
+        (TORCHRUN | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0"}, 2),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, 4),  # what is not said of this host is that of all
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, 3),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, 3),
+    ],
+)
+def test_a_launcher_need_not_say_everything(environment: dict[str, str], size: int) -> None:
+    here = world(environment)
+    assert (here.size, here.nodes, here.local_size) == (size, 1, size)
+    assert here.local_rank == 1
+
+
+@pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), tuple(OPEN_MPI)[:2], tuple(MPICH)[:2]])
+def test_half_of_what_a_launcher_says_is_nothing(names: tuple[str, str]) -> None:
+    rank, size = names
+    assert World.of_environment({rank: "1"}) is None
+    assert World.of_environment({size: "2"}) is None
+
+
+@pytest.mark.parametrize(("step", "is_task"), [("4294967279", True), ("4294967280", False), ("batch", False)])
+def test_special_steps_launch_no_tasks(step: str, is_task: bool) -> None:
+    assert (World.of_environment(SRUN | {"SLURM_STEP_ID": step}) is not None) is is_task
+
+
+def test_a_step_without_tasks_has_no_world() -> None:
+    environment = {name: value for name, value in SRUN.items() if name != "SLURM_PROCID"}
+    assert World.of_environment(environment) is None
+
+
+def test_srun_that_speaks_as_mpich_does_is_asked_itself() -> None:
+    assert world(SRUN | {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}).size == 3
+
+
+def test_what_a_step_does_not_say_is_that_of_its_job() -> None:
+    steps = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID")
+    job = {name: value for name, value in SRUN.items() if name not in steps}
+    job |= {"SLURM_JOBID": "4217", "SLURM_NTASKS": "10", "SLURM_NODEID": "4"}
+    assert astuple(world(job)) == (2, 10, 0, 2, "node08", world(SRUN).port, False)
+
+
+def test_the_port_of_a_step_is_made_of_its_numbers() -> None:
+    assert world(SRUN).port == 15_000 + (31 * 4217 + 3) % 15_000
+
+
+@pytest.mark.parametrize(("size", "local_size", "nodes"), [(8, 4, 2), (9, 4, 3), (4, 4, 1), (3, 1, 3)])
+def test_hosts_are_counted_up(size: int, local_size: int, nodes: int) -> None:
+    assert World(0, size, 0, local_size, "first", 1, False).nodes == nodes
+
+
+def test_two_hosts_need_an_address_and_have_one() -> None:
+    spread = OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    assert world(spread | {"MASTER_ADDR": "first"}).address == "first"

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
 
 
-def batcher(instances: int = 1, **policy: object) -> Batcher[str]:
+@dataclass(eq=False, slots=True)
+class NamedRequest(WaitingRequest):
+    name: str
+
+
+def batcher(instances: int = 1, **policy: object) -> Batcher[NamedRequest]:
     options = {"max_batch": 4, "max_delay": 10, "max_queue": 100, **policy}
     return Batcher(Policy(**options), instances)  # type: ignore[arg-type]
 
 
-def add(queue: Batcher[str], name: str, at: int = 0, size: int = 1, group: str = "g") -> WaitingRequest[str]:
-    request = WaitingRequest(name, size, group, at)
+def add(queue: Batcher[NamedRequest], name: str, at: int = 0, size: int = 1, group: str = "g") -> NamedRequest:
+    request = NamedRequest(size, group, at, name)
     assert queue.add(request)
     return request
 
 
-def names(batches: list[RequestBatch[str]]) -> list[list[str]]:
-    return [[request.payload for request in batch.requests] for batch in batches]
+def names(batches: list[RequestBatch[NamedRequest]]) -> list[list[str]]:
+    return [[request.name for request in batch.requests] for batch in batches]
 
 
 def test_a_lone_request_waits_for_company_and_then_goes() -> None:
@@ -99,7 +106,7 @@ def test_beyond_its_bound_the_queue_takes_nobody() -> None:
     queue = batcher(max_queue=2)
     add(queue, "a")
     second = add(queue, "b")
-    assert not queue.add(WaitingRequest("c", 1, "g", 0))
+    assert not queue.add(NamedRequest(1, "g", 0, "c"))
     assert queue.cancel(second)
     add(queue, "d")
     assert names(queue.take(10)) == [["a", "d"]]
@@ -118,4 +125,4 @@ def test_who_left_is_not_computed_and_cannot_leave_twice() -> None:
 
 def test_what_can_never_fit_is_an_error_of_the_caller() -> None:
     with pytest.raises(ValueError, match="5 samples do not fit in a batch of 4"):
-        batcher().add(WaitingRequest("a", 5, "g", 0))
+        batcher().add(NamedRequest(5, "g", 0, "a"))

@@ -15,7 +15,7 @@ from support.embedded import artifact_of
 torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
 
 from paceline.servers._embedded import cuda_sessions  # noqa: E402
-from paceline.servers._embedded.cuda_sessions import Recorded, RecordedWork, Replaying  # noqa: E402
+from paceline.servers._embedded.cuda_sessions import RecordedWork, Replaying  # noqa: E402
 
 CPU = torch.device("cpu")
 TWO = Artifact(
@@ -36,8 +36,7 @@ def two(a: Any, b: Any) -> Any:
 
 
 def replaying(otherwise: Any, *sizes: int) -> Replaying:
-    works = {size: RecordedWork(two, TWO, size, CPU) for size in sizes}
-    return Replaying({size: Recorded(work, work.run) for size, work in works.items()}, otherwise)
+    return Replaying({size: RecordedWork(two, TWO, size, CPU) for size in sizes}, otherwise)
 
 
 def inputs(rows: int, start: int) -> dict[str, Any]:
@@ -113,9 +112,8 @@ def test_sizes_of_samples_that_vary_and_a_user_who_wants_none_have_no_graph(monk
 
 
 def test_instances_with_graphs_say_for_which_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recorded(_: Any, artifact: Artifact, sizes: list[int], device: str) -> dict[int, Recorded]:
-        works = {size: RecordedWork(lambda x: x, artifact, size, CPU) for size in sizes}
-        return {size: Recorded(work, work.run) for size, work in works.items()}
+    def recorded(_: Any, artifact: Artifact, sizes: list[int], device: str) -> dict[int, RecordedWork]:
+        return {size: RecordedWork(lambda x: x, artifact, size, CPU) for size in sizes}
 
     monkeypatch.setattr(cuda_sessions, "record", recorded)
     monkeypatch.setattr(cuda_sessions, "launching", lambda *_: never)

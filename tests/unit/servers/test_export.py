@@ -14,6 +14,7 @@ import torch
 
 from paceline.core.errors import CaseError, MissingDependency, Unsupported
 from paceline.servers import _exported_module
+from paceline.servers._embedded.engines import FORMATS, open_engine
 from paceline.servers.base import Artifact, Format
 from paceline.servers.export import export, load_module, sample_inputs
 from support.refused import refused
@@ -88,10 +89,11 @@ def check(format: Format, model: str, precision: str, folder: Path) -> None:
     eager = export_tiny(model, "eager", folder, precision)
     assert (inputs, outputs) == (eager.inputs, eager.outputs)
     samples = sample_inputs(artifact, 5, seed=9)
-    batch = [torch.from_numpy(np.stack([sample[spec.name] for sample in samples])) for spec in inputs]
+    batch = {spec.name: np.stack([sample[spec.name] for sample in samples]) for spec in inputs}
     with torch.no_grad():
-        expected = module(*batch)
-        given = _exported_module.EXPORTERS[format].open(artifact.path, torch.device("cpu"))(batch)
+        expected = module(*map(torch.from_numpy, batch.values()))
+    engine = next(name for name, exported in FORMATS.items() if exported == format)
+    given = [torch.from_numpy(one) for one in open_engine(engine, artifact, "cpu", ()).session(1)(batch).values()]
     expected = expected if isinstance(expected, tuple) else (expected,)
     tolerance = 1e-3 if precision == "fp32" else 0.1
     for spec, one, other in zip(outputs, expected, given, strict=True):

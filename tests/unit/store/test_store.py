@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -16,13 +18,16 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError, StatementError
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError, StoreError
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
+from paceline.core.run import RunStatus
 from paceline.core.stats import Interval, Summary
 from paceline.store import Store, location, open_store
+from paceline.store.store import opening_error, reason, remedy
 from support.refused import refused
 from support.store_samples import START, a_case, a_failed_record, a_record, a_run
 
@@ -315,3 +320,113 @@ def test_any_record_comes_back_to_the_bit(store: Store, record: Record) -> None:
     store.add(record)
     (loaded,) = store.load(run_id).records
     assert bits(loaded.model_dump()) == bits(record.model_dump())
+
+
+def test_a_run_is_there_or_not(store: Store) -> None:
+    store.begin(a_run("one"))
+    assert (store.has("one"), store.has("other")) == (True, False)
+
+
+def test_the_twenty_newest_runs_are_listed(store: Store) -> None:
+    for number in range(21):
+        store.begin(a_run(f"run-{number}", cases=0, minutes=number))
+    assert [row.id for row in store.runs()] == [f"run-{number}" for number in range(20, 0, -1)]
+    assert len(store.runs(limit=None)) == 21
+
+
+@pytest.mark.parametrize(("count", "listed"), [(10, "a0, .*, a9; type more"), (11, "a0, .*, a9 and 1 more; type")])
+def test_of_many_runs_that_begin_alike_ten_are_named(tmp_path: Path, count: int, listed: str) -> None:
+    with open_store(tmp_path / "paceline.db") as store:
+        for number in range(count):
+            store.begin(a_run(f"a{number}", cases=0, minutes=-number))
+        with refused("ambiguous-run", says=f"is the beginning of {count} runs: {listed}", value="a"):
+            store.find_run("a")
+
+
+def test_runs_are_found_by_their_tag_or_as_one(store: Store) -> None:
+    for minutes, (run_id, tags) in enumerate({"a": ["odd"], "b": [], "c": ["odd"], "odder": []}.items()):
+        store.begin(a_run(run_id, minutes=minutes, tags=tags))
+    assert (store.find_runs("odd"), store.find_runs("b")) == (["a", "c"], ["b"])
+
+
+@pytest.mark.parametrize(("off", "is_alive"), [(0.0, True), (4.5, True), (-4.5, True), (5.0, False), (5.5, False)])
+def test_a_runner_is_known_by_when_it_started_to_a_few_seconds(off: float, is_alive: bool) -> None:
+    mine = location.this_runner()
+    assert location.is_alive(mine | {"started": mine["started"] - off}) is is_alive
+
+
+def test_a_runner_that_has_ended_is_not_alive_while_its_parent_has_not_noticed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        started = psutil.Process(process.pid).create_time()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        runner = location.this_runner() | {"pid": process.pid, "started": started}
+        assert not location.is_alive(runner)
+
+
+FILE, SERVER = location.locate("/nowhere/paceline.db"), location.locate("postgresql://host/db")
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "advice"),
+    [
+        (IntegrityError("", {}, Exception("UNIQUE")), FILE, "this contradicts what the store holds already"),
+        (DataError("", {}, Exception("out of range")), FILE, "change the value that it refuses"),
+        (StatementError("no time zone", "", {}, ValueError()), FILE, "change the value that it refuses"),
+        (OperationalError("", {}, Exception("database or disk is FULL")), FILE, "free some space"),
+        (sqlite3.OperationalError("database is locked"), FILE, "another process keeps it locked"),
+        (sqlite3.DatabaseError("it is odd"), FILE, "check that the file is intact"),
+        (OperationalError("", {}, Exception("gone")), SERVER, "check that the server runs and lets you in"),
+    ],
+)
+def test_an_error_comes_with_what_to_do_about_it(error: Exception, where: location.Location, advice: str) -> None:
+    assert remedy(error, where).startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Exception("two\n  lines"), "two lines"),
+        (Exception(), "Exception"),
+        (OperationalError("SELECT 1", {}, Exception("it is gone")), "it is gone"),
+        (StatementError("it is odd", "SELECT 1", {}, None), "it is odd"),
+    ],
+)
+def test_an_error_is_told_in_one_line_in_the_databases_words(error: Exception, message: str) -> None:
+    assert reason(error).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("where", "message", "kind"),
+    [
+        (FILE, "file is not a database", InputError),
+        (FILE, "disk I/O error", StoreError),
+        (SERVER, "this is not a database", StoreError),
+    ],
+)
+def test_only_a_file_of_another_kind_is_the_users_mistake(
+    where: location.Location, message: str, kind: type[Exception]
+) -> None:
+    assert type(opening_error(where, sqlite3.DatabaseError(message))) is kind
+
+
+def test_an_error_shows_no_values(store: Store) -> None:
+    store.begin(a_run())
+    with pytest.raises(StoreError) as caught:
+        store.begin(a_run())
+    assert "node-check" not in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_there", "shown"),
+    [
+        ("running", True, "running"),
+        ("running", False, "interrupted"),
+        ("finished", True, "finished"),
+        ("finished", False, "finished"),
+    ],
+)
+def test_only_a_run_that_should_go_on_is_interrupted_by_the_end_of_its_runner(
+    status: RunStatus, is_there: bool, shown: RunStatus
+) -> None:
+    runner = location.this_runner()
+    assert location.status_of(status, runner if is_there else runner | {"started": 0.0}) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import event
 
 from paceline.core.record import Measurement
@@ -74,3 +75,10 @@ def test_samples_are_not_read_from_the_database(store: Store) -> None:
     store.history("step_time")
     assert asked
     assert not [statement for statement in asked if "samples" in statement]
+
+
+def test_runs_are_asked_for_some_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 5)
+    monkeypatch.setattr("paceline.store.reader._RUNS_AT_ONCE", 2)
+    history = store.history("step_time")
+    assert [(one.run.id, len(one.records)) for one in history] == [(f"run-{place}", 2) for place in range(5)]

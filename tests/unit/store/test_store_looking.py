@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from paceline.store import Store
-from paceline.store.dashboard_queries import PastPlacement, glance, last_lines, metrics, placements, run_count
+from paceline.store.dashboard_queries import (
+    PastPlacement,
+    edition,
+    glance,
+    headlines,
+    last_lines,
+    latest,
+    metrics,
+    placements,
+    run_count,
+)
 from paceline.store.queue import EventRow, LogRow
 from support.store_samples import a_failed_record, a_record, a_run
 
@@ -41,3 +54,37 @@ def test_the_last_lines_and_what_a_follower_was_given(store: Store) -> None:
     given = [PastPlacement("job-3", AT, "run-of-job-3"), PastPlacement("job-1", AT, "run-of-job-1")]
     assert placements(store, "one", 10) == given
     assert placements(store, "one", 1) == given[:1]
+
+
+def test_the_edition_changes_with_every_record(store: Store) -> None:
+    assert edition(store) == ()
+    store.begin(a_run())
+    editions = [edition(store)]
+    for index in range(2):
+        store.add(a_record(index=index))
+        editions.append(edition(store))
+        assert edition(store) == editions[-1]
+    assert len(set(editions)) == 3
+
+
+def test_an_empty_store_has_no_runs(store: Store) -> None:
+    assert run_count(store) == 0
+    assert headlines(store) == []
+
+
+def test_what_cases_took_comes_with_the_machines_of_all_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.store.dashboard_queries._RUNS_AT_ONCE", 2)
+    environments: list[dict[str, Any]] = [
+        {"gpus": [{"name": "H200", "cuda_index": 0}, {"name": "broken", "cuda_index": None}]},
+        {"gpus": [{"name": "", "cuda_index": 0}]},
+        {"gpus": "none"},
+        {},
+        {"gpus": [{"name": "T4", "cuda_index": 0}] * 2},
+    ]
+    for place, environment in enumerate(environments):
+        store.begin(a_run(f"run-{place}", environment=environment))
+        store.add(a_record(f"run-{place}", seconds=float(place)))
+    durations = latest(store, 10)
+    assert [one.seconds for one in durations] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [one.gpus for one in durations] == [("H200",), ("GPU",), (), (), ("T4", "T4")]
+    assert [one.seconds for one in latest(store, 2)] == [3.0, 4.0]

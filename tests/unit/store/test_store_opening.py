@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import Engine, Table, TableClause, column, create_engine, insert, table, text
+from sqlalchemy import Engine, Table, TableClause, column, create_engine, event, insert, table, text
 
 from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, default_url, location, open_reader, open_store, schema
-from paceline.store.engine import migration_config, open_at, upgrade
+from paceline.store.engine import _use_write_ahead_log, migration_config, open_at, upgrade
 from paceline.store.location import locate
 from support.postgres import PASSWORD, PostgresServer
 from support.refused import refused
@@ -318,3 +320,89 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"could not make the directory .*PACELINE_STORE"):
         open_at(locate(tmp_path / "file" / "sub" / "x.db"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host:5433/db", "postgresql://host:5433/db"),
+        ("postgres://host/db?sslmode=require", "postgresql://host/db"),
+        ("postgresql+psycopg:///db", "postgresql:///db"),
+    ],
+)
+def test_a_server_is_shown_by_its_address_and_database(url: str, shown: str) -> None:
+    assert locate(url).shown == shown
+    assert locate(url).url == f"postgresql+psycopg://{url.partition('://')[2]}"
+
+
+def test_a_spool_is_named_by_all_that_identifies_its_store(tmp_path: Path) -> None:
+    urls = ("me@host/db", "me@host/db?sslmode=require", "you@host/db", "me@host:5433/db")
+    spools = [locate(f"postgresql://{url}").spools for url in urls]
+    assert len(set(spools)) == 4
+    digest = hashlib.sha256(b"me@host/db?").hexdigest()[:16]
+    beside, temporary = spools[0]
+    assert beside == tmp_path / "data" / "paceline" / f"postgresql-{digest}.spool.jsonl"
+    assert temporary == tmp_path / "temporary" / f"paceline-{os.getuid()}-{digest}.spool.jsonl"
+
+
+def test_a_path_that_looks_like_a_url_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert locate(Path("mysql://x.db")).path == tmp_path / "mysql:" / "x.db"
+
+
+def test_who_writes_to_a_file_waits_for_its_turn_at_once_and_who_reads_does_not(tmp_path: Path) -> None:
+    asked: list[str] = []
+    with open_store(tmp_path / "x.db") as store:
+        event.listen(store._reads, "before_cursor_execute", lambda *words: asked.append(words[2]))
+        event.listen(store._writes, "before_cursor_execute", lambda *words: asked.append(words[2]))
+        store.begin(a_run())
+        store.has("run-1")
+    assert [words for words in dict.fromkeys(asked) if words.startswith("BEGIN")] == [
+        "BEGIN IMMEDIATE",
+        "BEGIN DEFERRED",
+    ]
+
+
+class Locked:
+    """A file that others have open for so many more attempts, and the time that passes meanwhile."""
+
+    def __init__(self, attempts: float, message: str = "database is locked") -> None:
+        self.left = attempts
+        self.message = message
+        self.attempts = 0
+        self.now = 100.0
+        self.naps: list[float] = []
+
+    def execute(self, statement: str) -> list[tuple[str]]:
+        if statement.startswith("SELECT"):
+            return [("alembic_version",), ("runs",)]
+        self.attempts += 1
+        if self.attempts <= self.left:
+            raise sqlite3.OperationalError(self.message)
+        return []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += 15.0
+
+
+@pytest.mark.parametrize(
+    ("file", "attempts", "opens"),
+    [
+        (Locked(0), 1, True),
+        (Locked(2), 3, True),
+        (Locked(10), 4, False),  # the last one after more than 30 seconds
+        (Locked(10, "disk I/O error"), 1, False),
+    ],
+)
+def test_a_file_that_others_open_for_the_first_time_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Locked, attempts: int, opens: bool
+) -> None:
+    monkeypatch.setattr("paceline.store.engine.time", file)
+    with nullcontext() if opens else pytest.raises(sqlite3.OperationalError, match=file.message):
+        _use_write_ahead_log(cast(sqlite3.Connection, file), tmp_path)
+    assert file.attempts == attempts
+    assert file.naps == [0.02] * (attempts - 1)

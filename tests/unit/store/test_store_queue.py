@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
-from paceline.store import Store
+from paceline.store import Store, schema
 from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobDocument, LogRow, TokenRow
 from support.store_samples import a_record, a_run
 
@@ -111,3 +112,71 @@ def test_followers_tokens_and_the_audit_log(store: Store) -> None:
         assert writing.revoke_token("ci")
         assert not writing.revoke_token("ci")
     assert store.queue.tokens() == []
+
+
+def test_a_change_may_have_no_history(store: Store) -> None:
+    submit(store, a_job())
+    with store.queue.writing("change a job") as writing:
+        writing.save(a_job() | {"version": 1}, None)
+    assert store.queue.events("job-1") == [EVENT]
+
+
+def test_reports_of_each_attempt_at_each_job_are_counted_apart(store: Store) -> None:
+    for name in ("job-1", "job-2"):
+        submit(store, a_job(name))
+    with store.queue.writing("take reports") as writing:
+        heard = [writing.acknowledge("job-1", 1, number) for number in (2, 2, 1, 3)]
+        heard += [writing.acknowledge("job-1", 2, 1), writing.acknowledge("job-2", 1, 1)]
+    assert heard == [True, False, False, True, True, True]
+    numbers = [store.queue.acknowledged(*one) for one in (("job-1", 1), ("job-1", 2), ("job-2", 1), ("job-2", 2))]
+    assert numbers == [3, 1, 1, 0]
+
+
+def test_a_run_is_measured_when_each_of_its_cases_has_a_record(store: Store) -> None:
+    with store.queue.writing("begin runs") as writing:
+        writing.begin_run(a_run("run-1"))
+        writing.begin_run(a_run("run-2", cases=1))
+        states = [writing.is_measured("run-1")]
+        for index, attempt in ((0, 1), (0, 2), (1, 1)):
+            writing.add_record(a_record("run-1", index, attempt))
+            states.append(writing.is_measured("run-1"))
+        assert states == [False, False, False, True]
+        assert not writing.is_measured("run-2")
+
+
+@pytest.mark.parametrize(("is_whole", "status", "records"), [(True, "finished", 0), (False, "interrupted", 1)])
+def test_a_run_that_was_cut_short_keeps_the_samples_of_its_case_in_flight(
+    store: Store, is_whole: bool, status: str, records: int
+) -> None:
+    with store.queue.writing("run and close") as writing:
+        writing.begin_run(a_run("run-1"))
+        writing.begin_run(a_run("run-2"))
+        writing.keep_samples("run-1", 0, 1, "step_time", "s", [1.0])
+        writing.close_run("run-1", is_whole=is_whole)
+        writing.close_run("never-begun", is_whole=is_whole)
+    loaded = store.load("run-1")
+    assert (loaded.run.status, len(loaded.records)) == (status, records)
+    assert store.load("run-2").run.status == "running"
+    with store.queue.writing("go on") as writing:
+        writing.reopen_run("run-1")
+    run = store.load("run-1").run
+    assert (run.status, run.ended_at) == ("running", None)
+
+
+def test_without_a_limit_a_list_has_so_many(store: Store) -> None:
+    lines = [{"job_id": "a", "attempt": 0, "number": n, "told": n, "at": AT, "text": str(n)} for n in range(1, 1002)]
+    notes = [vars(AuditRow(AT, "ada", "submit", str(number), "ok")) for number in range(101)]
+    columns = ("id", "state", "priority", "submitted_by", "version")
+    listed = [
+        {name: a_job(f"job-{number:03}")[name] for name in columns} | {"submitted_at": AT, "document": {"id": number}}
+        for number in range(101)
+    ]
+    submit(store, a_job("a"))
+    with store.writing("fill the store") as connection:
+        connection.execute(insert(schema.job_logs), lines)
+        connection.execute(insert(schema.audit), notes)
+        connection.execute(insert(schema.jobs), listed)
+    assert [row.number for row in store.queue.logs("a")] == list(range(1, 1001))
+    assert [row.subject for row in store.queue.audited()] == [str(number) for number in range(100, 0, -1)]
+    assert [job["id"] for job in store.queue.jobs()] == list(range(100, 0, -1))
+    assert len(store.queue.jobs(limit=None)) == 102

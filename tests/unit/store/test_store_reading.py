@@ -17,7 +17,7 @@ from paceline.core.errors import StoreError
 from paceline.store import Store, locate, open_existing, open_reader, open_store, spool
 from paceline.store.engine import upgrade
 from paceline.store.location import REVISIONS, VARIABLE
-from paceline.store.reader import FileReader, Reader
+from paceline.store.reader import FileReader, Reader, is_read_only, read_only_options
 from support.refused import refused
 from support.store_samples import a_record, a_run, a_store
 
@@ -146,3 +146,32 @@ def test_nothing_is_left_beside_the_file(path: Path) -> None:
     with open_reader(path) as reader:
         assert math.isfinite(reader.load("run-1").records[0].seconds)
     assert [file.name for file in path.parent.iterdir() if file.is_file()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "is_protected"),
+    [(True, True, False), (True, False, True), (False, True, True), (False, False, True)],
+)
+def test_a_file_may_only_be_read_unless_it_and_its_folder_may_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch, file: bool, folder: bool, is_protected: bool
+) -> None:
+    monkeypatch.setattr("os.access", lambda one, _: file if one == path else folder)
+    assert is_read_only(path) is is_protected
+    assert not is_read_only(path.with_name("absent.db"))
+
+
+@pytest.mark.parametrize(("log", "options"), [(None, True), (b"", True), (b"x", False)])
+def test_a_file_that_may_only_be_read_cannot_change_unless_somebody_writes_to_its_log(
+    path: Path, log: bytes | None, options: bool
+) -> None:
+    if log is not None:
+        path.with_name(f"{path.name}-wal").write_bytes(log)
+    assert read_only_options(path) == {"mode": "ro"} | ({"immutable": "1"} if options else {})
+
+
+@pytest.mark.parametrize("opened", [open_existing, open_reader])
+def test_a_file_that_cannot_be_looked_at_is_not_missing(opened: Callable[[Path], Reader], tmp_path: Path) -> None:
+    path = tmp_path / "circle.db"
+    path.symlink_to(path)
+    with pytest.raises(StoreError, match="could not open the database"):
+        opened(path)

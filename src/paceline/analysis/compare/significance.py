@@ -92,17 +92,17 @@ def ratios(
 
 def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Ratio:
     """The ratio over pairs that were taken one right after the other: what drifts between pairs cancels."""
-    values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     with np.errstate(all="ignore"):
-        logs = np.log(values)
+        logs = np.log(np.array(pairs, dtype=np.float64))
     middle = np.exp(logs.mean(axis=0))
     steps = logs[:, 1] - logs[:, 0]
+    centre = float(steps.mean())
     freedom = max(1, min(len(steps) - 1, MOST_FREEDOM))
     if len(steps) < 2 or not np.isfinite(steps).all():
-        value = _finite(float(np.exp(steps.mean())))
+        value = math.exp(centre) if math.isfinite(centre) else None
         return Ratio(float(middle[0]), float(middle[1]), value, None, None, freedom, None)
     error = math.hypot(float(steps.std(ddof=1)) / math.sqrt(len(steps)), FLOOR)
-    centre, reach = float(steps.mean()), student_quantile(0.5 + confidence / 2.0, float(freedom)) * error
+    reach = student_quantile(0.5 + confidence / 2.0, float(freedom)) * error
     interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=confidence)
     chance = float(student_tails(np.array([centre / error]), np.array([freedom]))[0])
     return Ratio(float(middle[0]), float(middle[1]), math.exp(centre), interval, error, freedom, chance)
@@ -128,13 +128,13 @@ def student_tails(t: Floats, freedom: Counts) -> Floats:
     is_odd = freedom % 2 == 1
     term = np.where(is_odd, cosine, 1.0)
     total = np.where(freedom == 1, 0.0, term)
-    for power in range(2, int(freedom.max(initial=0)) - 1):
+    for power in range(2, int(freedom.max(initial=0))):
         # The factors of the two series interleave: 1/2, 3/4, ... of the even one and 2/3, 4/5, ... of the odd one.
         ours = (power % 2 == 1) == is_odd
         term = np.where(ours, term * cosine**2 * (power - 1) / power, term)
         total = np.where(ours & (power <= freedom - 2), total + term, total)
     inside = np.where(is_odd, 2.0 / np.pi * (angle + sine * total), sine * total)
-    return np.clip(1.0 - inside, 0.0, 1.0)
+    return np.maximum(1.0 - inside, 0.0)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _side(cases: Sequence[Sequence[RepeatSamples]]) -> _Side:
     every = [part for parts in cases for part in parts]
     effective = independent([part.samples for part in every])
     errors = [_error_of(part.measurement, count) for part, count in zip(every, effective, strict=True)]
-    values, logs, variances, freedom = np.array(errors, dtype=np.float64).reshape(-1, 4).T
+    values, logs, variances, freedom = np.array(errors, dtype=np.float64).reshape(len(errors), 4).T
 
     def total(weights: Floats) -> Floats:
         return np.bincount(rows, weights, len(cases)).astype(np.float64)

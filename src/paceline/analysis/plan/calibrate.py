@@ -77,18 +77,18 @@ def calibrate(observations: Sequence[Observation], start: Cluster) -> Cluster:
     if not observations:
         raise PacelineError("nothing to calibrate on: give at least one measured throughput")
     first = np.array([free.read(getattr(start, free.name)) for free in FREE])
+    freedom = np.array([free.freedom for free in FREE])
 
     def residuals(numbers: Vector) -> Vector:
         cluster = _with(start, numbers)
         missed = [math.log(samples_per_second(o.model, o.layout, cluster) / o.samples_per_s) for o in observations]
-        strayed = [(number - origin) / free.freedom for number, origin, free in zip(numbers, first, FREE, strict=True)]
-        return np.array([miss / NOISE for miss in missed] + strayed)
+        return np.array([*(miss / NOISE for miss in missed), *(numbers - first) / freedom])
 
     return _with(start, _least_squares(residuals, first))
 
 
 def _with(cluster: Cluster, numbers: Vector) -> Cluster:
-    fitted = {free.name: free.write(float(number)) for free, number in zip(FREE, numbers, strict=True)}
+    fitted = {free.name: free.write(float(numbers[place])) for place, free in enumerate(FREE)}
     return replace(cluster, **fitted)  # type: ignore[arg-type]
 
 

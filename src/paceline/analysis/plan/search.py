@@ -105,7 +105,7 @@ def layouts(
     model: Transformer, gpus_per_node: int, *, gpus: int, global_batch: int, precision: LayoutPrecision
 ) -> Iterator[Layout]:
     """Every layout whose numbers agree: d x m x p GPUs, whole heads on a rank, whole micro-batches in a batch."""
-    if gpus > gpus_per_node and gpus % gpus_per_node:
+    if gpus % min(gpus, gpus_per_node):
         message = (
             f"{gpus} GPUs are not a whole number of nodes with {gpus_per_node} each: choose a multiple of "
             f"{gpus_per_node}, or give the GPUs of a node with --gpus-per-node"

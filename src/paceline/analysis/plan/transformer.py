@@ -64,7 +64,7 @@ class Transformer:
         per_token = (2 if self.causal else 4) * self.sequence * self.hidden
         return float(TRAINING_FACTOR * samples * self.sequence * per_token)
 
-    def head_flops(self, samples: int, tensor: int = 1) -> float:
+    def head_flops(self, samples: int, tensor: int) -> float:
         """Training FLOPs of the projection onto the vocabulary: 3 x 2 h V a token that is scored."""
         vocabulary = self.padded_vocabulary(tensor)
         return float(TRAINING_FACTOR * samples * self.scored * 2 * self.hidden * vocabulary)
@@ -75,9 +75,9 @@ class Transformer:
         Megatron's formula; its last term counts only tokens that are scored. Recomputed activations are not counted:
         they are a cost, not work.
         """
-        return self.layers * (self.linear_flops(samples) + self.attention_flops(samples)) + self.head_flops(samples)
+        return self.layers * (self.linear_flops(samples) + self.attention_flops(samples)) + self.head_flops(samples, 1)
 
-    def stage_layers(self, stages: int, tensor: int = 1) -> tuple[int, ...]:
+    def stage_layers(self, stages: int, tensor: int) -> tuple[int, ...]:
         """How many layers each pipeline stage has: one each, and every further one goes to the stage with the least.
 
         The head counts as so many layers as it has their work, over the vocabulary as it is padded for so many

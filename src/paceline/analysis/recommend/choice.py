@@ -94,7 +94,7 @@ def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str,
         if question.strict:
             allowed = [option for option in allowed if option.standing is OptionStanding.SURE]
         if allowed:
-            good.append(min(allowed, key=lambda option: (order(option, question)[:2], option.point.load or 0.0)))
+            good.append(min(allowed, key=lambda option: (order(option, question), option.point.load or 0.0)))
         else:
             bad.append(min(options, key=_nearness))
     good.sort(key=lambda option: order(option, question))
@@ -196,20 +196,16 @@ def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]
         return Miss(bound.metric, bound.limit, reading, OptionStanding.BROKEN)
     if surely_from(point, group, bound) <= bound.limit:
         return None
-    broke = [one.load for one in _lighter(point, group, bound.metric) if holds_from(one, bound.metric) > bound.limit]
-    lighter = min((load for load in broke if load is not None), default=None)
-    return Miss(bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, lighter)
+    lighter = _lighter(point, group, bound.metric)
+    broke = [one.load for one in lighter if one.load is not None and holds_from(one, bound.metric) > bound.limit]
+    return Miss(bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, min(broke, default=None))
 
 
 def _lighter(point: MeasuredLoad, group: Sequence[MeasuredLoad], metric: str) -> list[MeasuredLoad]:
-    """Lighter loads of the same configuration; a search has weighed its own trials already."""
-    if point.load is None or point.is_capacity:
+    """Lighter loads of the same configuration; the rate of a search is no load, and its trials were weighed already."""
+    if point.load is None:
         return []
-    return [
-        other
-        for other in group
-        if other.load is not None and other.load < point.load and metric in other.readings and not other.is_capacity
-    ]
+    return [one for one in group if one.load is not None and one.load < point.load and metric in one.readings]
 
 
 def _afforded(point: MeasuredLoad, question: Question) -> Miss | None:
@@ -300,7 +296,7 @@ def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question
     tied = [one.label for one in equals if relation(best, one) == "tied"]
     # What is better at what is asked, but not sure to meet the SLO.
     unsure = []
-    for key, group in grouped(points).items() if best.standing is OptionStanding.SURE else ():
+    for key, group in grouped(points).items():
         for option in (option_of(point, group, question, names[key]) for point in group):
             if option.standing is OptionStanding.UNCERTAIN and option.score is not None:
                 is_better = order(option, question)[1] < order(best, question)[1]
@@ -346,7 +342,7 @@ def _tighter(
     key = best.configuration.key
     group = [point for point in points if point.configuration.key == key]
     choice, now = best, question
-    for _ in range(2 * len(group)):
+    while True:
         bound = next(bound for bound in now.bounds if bound.metric == metric)
         sure = surely_from(choice.point, group, bound)
         edge = sure if sure <= bound.limit else holds_from(choice.point, metric)
@@ -359,7 +355,6 @@ def _tighter(
         if next_choice.configuration.key != key:
             return Flip(metric, edge, next_choice.label, next_choice.standing)
         choice = next_choice
-    return None
 
 
 def _looser(

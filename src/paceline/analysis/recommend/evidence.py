@@ -107,11 +107,12 @@ def pooled(points: Iterable[MeasuredLoad]) -> list[MeasuredLoad]:
 
 def hull(readings: list[Reading]) -> Reading:
     """Several readings of the same thing: their mean, and all that any of them allows."""
-    lows, highs = [one.low for one in readings], [one.high for one in readings]
+    lows = [one.low for one in readings if one.low is not None]
+    highs = [one.high for one in readings if one.high is not None]
     return Reading(
         value=math.fsum(one.value for one in readings) / len(readings),
-        low=None if any(low is None for low in lows) else min(low for low in lows if low is not None),
-        high=None if any(high is None for high in highs) else max(high for high in highs if high is not None),
+        low=min(lows) if len(lows) == len(readings) else None,
+        high=max(highs) if len(highs) == len(readings) else None,
         is_limit=readings[0].is_limit,
     )
 
@@ -143,8 +144,7 @@ def _points(record: Record, run: Run, configuration: Configuration, prices: Pric
         "runs": (record.run_id,),
     }
     throughput = record.measurement("throughput")
-    if throughput is None:
-        return
+    assert throughput is not None  # otherwise it is left out
     energy = energy_of(record)
     if record.load is None:
         unit, readings = throughput.metric.unit, _steps(record)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from paceline.benchmarks._model.metrics import FLOP_RATE
+from paceline.benchmarks._model.measuring import FLOP_RATE
 from paceline.benchmarks._model.traffic import counted, inference_work, training_work
 from paceline.benchmarks._superbench import Values
 from paceline.core.benchmark import Benchmark

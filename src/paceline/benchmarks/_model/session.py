@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks._model.benchmark import ModelParameters
-from paceline.benchmarks._model.measuring import StepSession
-from paceline.benchmarks._model.metrics import StepWork
+from paceline.benchmarks._model.measuring import StepSession, StepWork
 from paceline.benchmarks.ranks import emulated
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.devices import Device

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.benchmarks._model.metrics import FLOP_RATE
+from paceline.benchmarks._model.measuring import FLOP_RATE
 from paceline.core.layout import Layout
 from paceline.core.record import Outcome, Record
 from paceline.core.subject import BYTES, Work, number_format

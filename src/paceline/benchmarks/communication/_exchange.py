@@ -106,6 +106,16 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """An operation, and the data that it moves."""
+
+    operation: Operation
+    precision: str
+    in_place: bool
+    seed: int
+
+
 class Payload:
     """What one rank sends and receives in one operation at one size: every element's right value is known.
 
@@ -118,29 +128,26 @@ class Payload:
 
     def __init__(
         self,
-        operation: Operation,
+        transfer: Transfer,
         rank: int,
         ranks: int,
         size: int,
-        *,
-        precision: str,
-        in_place: bool,
-        seed: int,
         empty: Callable[[int], Any],  # a new array of so many elements
         lift: Callable[[Table], Any],  # these numbers as an array of that kind
     ) -> None:
+        operation, precision = transfer.operation, transfer.precision
+        self.transfer = transfer
         self.operation = operation
         self.rank = rank
         self._ranks = ranks
-        self._seed = seed
         self._lift = lift
         self._period = _period(precision, ranks if operation.sums else 1)
         self.count = operation.count(size, BYTES[precision], ranks)
         self.size = self.count * BYTES[precision]
-        self.keeps_input = not (in_place and operation.changes_input)
+        self.keeps_input = not (transfer.in_place and operation.changes_input)
         share = self.count // ranks
         gathers, scatters = operation.name == "all-gather", operation.name == "reduce-scatter"
-        if in_place:
+        if transfer.in_place:
             whole = empty(self.count)
             mine = whole[rank * share : (rank + 1) * share]
             self.sent, self.received = mine if gathers else whole, mine if scatters else whole
@@ -151,13 +158,15 @@ class Payload:
         """Fresh data to send; where data is to arrive there is nothing that could pass for it."""
         self.received[:] = math.nan
         if self.operation.name != "broadcast" or self.rank == ROOT:
-            for _, part, numbers in _repetitions(self.sent, self._lift(_table(self._seed, self.rank, self._period))):
+            for _, part, numbers in _repetitions(
+                self.sent, self._lift(_table(self.transfer.seed, self.rank, self._period))
+            ):
                 part[:] = numbers
 
     def complaint(self) -> str | None:
         """The first element that is not what it must be, in words; None when all are right."""
         for piece in self.operation.pieces(self.rank, self._ranks, self.count):
-            tables = (_table(self._seed, source, self._period) for source in piece.sources)
+            tables = (_table(self.transfer.seed, source, self._period) for source in piece.sources)
             total = sum(tables, np.zeros(self._period))
             expected = self._lift(np.roll(total, -(piece.source_start % self._period)))
             arrived = self.received[piece.start : piece.start + piece.length]
@@ -231,29 +240,15 @@ class Exchange(ABC):
 class TorchExchange(Exchange):
     """One operation among the ranks of a torch process group."""
 
-    def __init__(
-        self,
-        operation: Operation,
-        ranks: Ranks,
-        size: int,
-        device: Device,
-        *,
-        precision: str,
-        in_place: bool,
-        seed: int,
-    ) -> None:
+    def __init__(self, transfer: Transfer, ranks: Ranks, size: int, device: Device) -> None:
         import torch
 
-        dtype, where = dtype_of(precision), device.torch()
-        self._precision = precision
+        dtype, where = dtype_of(transfer.precision), device.torch()
         self.payload = Payload(
-            operation,
+            transfer,
             ranks.rank,
             ranks.world_size,
             size,
-            precision=precision,
-            in_place=in_place,
-            seed=seed,
             empty=lambda count: torch.empty(count, dtype=dtype, device=where),
             lift=lambda table: torch.from_numpy(table).to(where, dtype),
         )
@@ -277,7 +272,7 @@ class TorchExchange(Exchange):
                 raise
             raise Unsupported(
                 f"{distributed.get_backend()} of torch {__version__} has no {self.payload.operation.name} in "
-                f"{self._precision}: use fp32, another operation, or backend = mpi ({error})"
+                f"{self.payload.transfer.precision}: use fp32, another operation, or backend = mpi ({error})"
             ) from None
 
     def verify(self, ranks: Ranks) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.benchmarks.communication._exchange import OPERATIONS, ROOT, Exchange, Payload
+from paceline.benchmarks.communication._exchange import ROOT, Exchange, Payload
 from paceline.benchmarks.communication._mpi import Begin, End, Failed, Line, PointLine
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
 from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
@@ -50,18 +50,18 @@ class MpiRanks(Ranks):
 class MpiExchange(Exchange):
     """One operation among the ranks of an MPI communicator."""
 
-    def __init__(self, payload: Payload, in_place: bool, communicator: Any) -> None:
+    def __init__(self, payload: Payload, communicator: Any) -> None:
         self.payload = payload
-        self._move = self._bound(in_place, communicator)
+        self._move = self._bound(communicator)
 
     def call(self) -> None:
         self._move()
 
-    def _bound(self, in_place: bool, comm: Any) -> Callable[[], object]:
+    def _bound(self, comm: Any) -> Callable[[], object]:
         """The operation with its data: looked up once, for that takes half as long as a small message."""
         from mpi4py import MPI
 
-        payload, received = self.payload, self.payload.received
+        payload, received, in_place = self.payload, self.payload.received, self.payload.transfer.in_place
         sent = MPI.IN_PLACE if in_place else payload.sent
         to_root = (sent, received) if comm.Get_rank() == ROOT else (payload.sent, None)
         return {
@@ -132,8 +132,8 @@ def _segments_without_names(communicator: Any) -> Iterator[None]:
 
 def _measure(case: Case, communicator: Any, library: str, exchange_type: type[MpiExchange]) -> None:
     parameters = CollectiveParameters.model_validate(case.parameters)
-    operation = OPERATIONS[parameters.operation]
-    in_place = operation.in_place(parameters.in_place, "mpi")
+    transfer = parameters.transfer("mpi")
+    operation = transfer.operation
     ranks = MpiRanks(communicator.Get_rank(), communicator.Get_size(), communicator.Dup())
     ranks = replace(ranks, siblings=siblings_among(ranks.gather(own_process())))
     _say(ranks, Begin(ranks=ranks.world_size, library=library.splitlines()[0].strip("\0 ")))
@@ -146,20 +146,17 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
         with MicroSession(parameters, context, device, ranks) as session:
             for size in sizes:
                 payload = Payload(
-                    operation,
+                    transfer,
                     ranks.rank,
                     ranks.world_size,
                     size,
-                    precision=parameters.precision,
-                    in_place=in_place,
-                    seed=parameters.seed,
                     empty=lambda count: np.empty(count, np.float32),
                     lift=lambda table: table.astype(np.float32),
                 )
-                if in_place and operation.name == "reduce-scatter":
+                if transfer.in_place and operation.name == "reduce-scatter":
                     # MPI lays the result where the array begins.
                     payload.received = payload.sent[: payload.count // ranks.world_size]
-                samples = exchange_type(payload, in_place, communicator).time(session).timed.samples
+                samples = exchange_type(payload, communicator).time(session).timed.samples
                 _say(ranks, PointLine(size=size, samples=max(ranks.gather(samples), key=np.mean)))
     except SilentCorruption as error:
         _say(ranks, Failed(rank=ranks.rank, why="corruption", message=str(error)))

@@ -12,7 +12,14 @@ from paceline.benchmarks._micro.metrics import TIME, rate_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _mpi
-from paceline.benchmarks.communication._exchange import OPERATIONS, Operation, OperationName, TorchExchange
+from paceline.benchmarks.communication._exchange import (
+    OPERATIONS,
+    Library,
+    Operation,
+    OperationName,
+    TorchExchange,
+    Transfer,
+)
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -58,6 +65,11 @@ class CollectiveParameters(MicroParameters):
     """Time to spend on measuring each size, at most"""
     warm_up: Duration = 0.25
     """Time to spend on warming up each size, at most; it ends sooner when the time is steady"""
+
+    def transfer(self, library: Library) -> Transfer:
+        """What is moved; a way that the library does not have is unsupported."""
+        operation = OPERATIONS[self.operation]
+        return Transfer(operation, self.precision, operation.in_place(self.in_place, library), self.seed)
 
 
 class Collective(Benchmark[CollectiveParameters]):
@@ -122,7 +134,6 @@ class Collective(Benchmark[CollectiveParameters]):
         return usual.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
 
     def measure(self, parameters: CollectiveParameters, context: Context) -> Result:
-        operation = OPERATIONS[parameters.operation]
         if context.world_size == 1:
             if context.target == "cpu":
                 raise Unsupported("a collective takes several ranks, but there is one: use --ranks 2 or more")
@@ -131,7 +142,7 @@ class Collective(Benchmark[CollectiveParameters]):
                 "are several GPUs, torchrun over several machines, or --target cpu --ranks 2"
             )
         if parameters.backend == "mpi":
-            return _measure_over_mpi(operation, parameters, context)
+            return _measure_over_mpi(parameters, context)
         device = open_device(context.target)
         backend = device.kind.collective_backend
         if parameters.backend not in ("auto", backend):
@@ -140,41 +151,33 @@ class Collective(Benchmark[CollectiveParameters]):
                 f"{parameters.backend} is not measured on {device.name}: use backend = {backend}, or "
                 f"{other[parameters.backend]}"
             )
-        in_place = operation.in_place(parameters.in_place, "torch")
+        transfer = parameters.transfer("torch")
         context.report(Progress(phase="preparing"))
         with join(context, device.kind, backend) as ranks, MicroSession(parameters, context, device, ranks) as session:
-            factor = operation.factor(ranks.world_size)
+            factor = transfer.operation.factor(ranks.world_size)
             times = []
-            for size in sizes_of(parameters, operation, device.kind, ranks.world_size):
-                exchange = self.exchange(
-                    operation,
-                    ranks,
-                    size,
-                    device,
-                    precision=parameters.precision,
-                    in_place=in_place,
-                    seed=parameters.seed,
-                )
+            for size in sizes_of(parameters, transfer.operation, device.kind, ranks.world_size):
+                exchange = self.exchange(transfer, ranks, size, device)
                 times.append(exchange.time(session, work=factor * size).time)
-        facts = facts_of(operation, parameters, in_place, ranks.world_size)
+        facts = facts_of(transfer, ranks.world_size)
         facts |= {"backend": backend, "library": device.kind.collective_library()}
         return session.result(figures(times, factor), facts)
 
 
-def _measure_over_mpi(operation: Operation, parameters: CollectiveParameters, context: Context) -> Result:
+def _measure_over_mpi(parameters: CollectiveParameters, context: Context) -> Result:
     if context.target != "cpu":
         raise Unsupported("backend = mpi moves data of the host's memory: use --target cpu")
     if parameters.precision != "fp32":
         raise Unsupported(f"MPI has no {parameters.precision}: use fp32")
-    in_place = operation.in_place(parameters.in_place, "mpi")
+    transfer = parameters.transfer("mpi")
     if context.rank > 0:
         return Result()  # mpirun starts ranks of its own, and the first rank reports what they measured
     sweep = _mpi.run(context, parameters.hosts)
-    facts = sweep.facts | facts_of(operation, parameters, in_place, context.world_size)
+    facts = sweep.facts | facts_of(transfer, context.world_size)
     facts |= {"backend": "mpi", "library": sweep.library}
     once = TIME.model_copy(update={"merge": Merge.FIRST})
     times = [Measurement.of_samples(once, point.samples, at={"size": point.size}) for point in sweep.points]
-    factor = operation.factor(context.world_size)
+    factor = transfer.operation.factor(context.world_size)
     return Result(measurements=figures(times, factor), facts=facts, warnings=sweep.warnings)
 
 
@@ -197,13 +200,14 @@ def figures(times: Sequence[Measurement], factor: float) -> list[Measurement]:
     return [*map(headline, (bus, algorithm, times)), *bus, *algorithm, *times]
 
 
-def facts_of(operation: Operation, parameters: CollectiveParameters, in_place: bool, ranks: int) -> dict[str, Any]:
+def facts_of(transfer: Transfer, ranks: int) -> dict[str, Any]:
     """What one needs to know to read the figures."""
+    operation, in_place = transfer.operation, transfer.in_place
     grows = "; sums in place grow without bound while they are timed" if in_place and operation.sums else ""
     return {
         "bus_bandwidth": f"algorithm bandwidth times {operation.formula} = {operation.factor(ranks):.4g}, n = {ranks}",
         "size": "of the whole array, rounded up to whole elements and equal shares",
         "place": "in place" if in_place else "out of place",
-        "data": f"{parameters.precision}, small integers{grows}",
+        "data": f"{transfer.precision}, small integers{grows}",
         "checked": "every element on every rank, before and after timing, at every size",
     }

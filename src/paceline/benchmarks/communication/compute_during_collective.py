@@ -14,7 +14,7 @@ from paceline.benchmarks._micro import formats
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession, headline
-from paceline.benchmarks.communication._exchange import OPERATIONS, OperationName, TorchExchange
+from paceline.benchmarks.communication._exchange import OPERATIONS, OperationName, TorchExchange, Transfer
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
@@ -184,15 +184,8 @@ class Trial:
         size, edge = (GPU_SIZE, GPU_MATMUL) if device.kind.is_accelerator else (CPU_SIZE, CPU_MATMUL)
         self.edge = parameters.matmul_size or edge
         self.repeats: dict[str, int] = {}
-        self.exchange = TorchExchange(
-            operation,
-            session.ranks,
-            parameters.size or size,
-            device,
-            precision=parameters.precision,
-            in_place=operation.in_place(None, "torch"),
-            seed=parameters.seed,
-        )
+        transfer = Transfer(operation, parameters.precision, operation.in_place(None, "torch"), parameters.seed)
+        self.exchange = TorchExchange(transfer, session.ranks, parameters.size or size, device)
         self._run = DeviceRunner(device) if device.kind.is_accelerator else HostRunner()
 
     def measure(self) -> list[Measurement]:

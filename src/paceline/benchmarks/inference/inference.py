@@ -10,12 +10,10 @@ from pydantic import Field
 
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks._model.determinism import caught_warnings, compare_runs
-from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks._model.metrics import COMMON
+from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
+from paceline.benchmarks._model.measuring import COMMON, add_trace, measure_steps, time_once
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_results
-from paceline.benchmarks._model.uncompiled import compare_outputs, float_tensors, leaves
 from paceline.benchmarks.ranks import join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.record import RecordWarning, Result

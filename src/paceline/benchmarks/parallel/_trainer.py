@@ -15,7 +15,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from torch.distributed.tensor.parallel import loss_parallel
 
 from paceline.benchmarks._model import session as formats
-from paceline.benchmarks._model.uncompiled import Gradients
+from paceline.benchmarks._model.checks import Gradients
 from paceline.benchmarks.parallel._optimizer import LossScale, Masters, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import (
     LEARNING_RATE,

@@ -6,22 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.benchmarks._model import session as formats
-from paceline.benchmarks._model.determinism import loss_warnings, scale_warnings
-from paceline.benchmarks._model.measuring import StepSession, add_trace, measure_steps, time_once
-from paceline.benchmarks._model.metrics import (
+from paceline.benchmarks._model.checks import compare_gradients, loss_warnings, scale_warnings
+from paceline.benchmarks._model.measuring import (
     AUDIO_THROUGHPUT,
     COMMON,
     DEVICE_MEMORY,
     FLOP_RATE,
     LOSS,
     STEP_TIME,
+    StepSession,
     StepWork,
+    add_trace,
     higher,
     lower,
+    measure_steps,
+    time_once,
 )
 from paceline.benchmarks._model.session import peak_of, whether_to_compile
 from paceline.benchmarks._model.traffic import counted, mesh_work
-from paceline.benchmarks._model.uncompiled import compare_gradients
 from paceline.benchmarks.parallel._parameters import (
     LAYOUT_KEYS,
     LEARNING_RATE,

@@ -427,16 +427,7 @@ def prepare_requests(
         return language_requests(sent, endpoint, seed)
     artifact = server.artifact
     if artifact is None:  # a server that does not say what it takes: the inputs are those of the model that is named
-        from paceline.servers.export import export
-
-        artifact = export(
-            parameters.model,
-            scale=parameters.scale,
-            format="eager",
-            precision=parameters.precision,
-            seed=seed,
-            allow_import=allow_import,
-        )
+        artifact = parameters.need("cpu", allow_import=allow_import).export("eager")
     most = server.most_samples(server.settings)
     maker = RequestMaker(sent, artifact, endpoint, seed, most, allow_import)
     requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()

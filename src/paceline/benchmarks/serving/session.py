@@ -196,7 +196,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             server.prepare()
             say("starting the server")
             with on_cores(placement.server), cable.other_end() if cable is not None else nullcontext():
-                started = server.start()
+                seconds_to_ready = server.start()
             endpoint = server.endpoint(parameters.chosen_wire)
             if clients is not None:
                 clients.require_reach(endpoint)
@@ -213,7 +213,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
                 ceiling = clients.weakest
             session = ServingSession(parameters, context, server, endpoint, requests, placement, ceiling, clients)
             session.facts |= _facts(session, sent)
-            _warm_up(session, started.ready)
+            _warm_up(session, seconds_to_ready)
             yield session
         except (CaseError, InputError) as error:
             if not getattr(error, "detail", ""):

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
-from paceline.benchmarks._model.determinism import caught_warnings, compare_runs, loss_warnings, scale_warnings
-from paceline.benchmarks._model.measuring import add_trace, measure_steps, time_once
-from paceline.benchmarks._model.metrics import COMMON, LOSS, PHASES
+from paceline.benchmarks._model.checks import (
+    Gradients,
+    caught_warnings,
+    compare_gradients,
+    compare_runs,
+    loss_warnings,
+    scale_warnings,
+)
+from paceline.benchmarks._model.measuring import COMMON, LOSS, PHASES, add_trace, measure_steps, time_once
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_saved
-from paceline.benchmarks._model.uncompiled import Gradients, compare_gradients
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import Unsupported

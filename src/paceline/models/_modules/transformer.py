@@ -192,21 +192,13 @@ class Bert(nn.Module):
         return self.head(x, masked)
 
 
-class DropPath(nn.Module):
-    """Skips a residual branch for a random part of the samples while training, and scales up what it keeps.
+def drop_path(branch: Tensor, rate: float) -> Tensor:
+    """The branch without a random part of its samples, and what it keeps scaled up.
 
     The mask is drawn on the device, one number a sample, so that nothing waits for the host.
     """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, branch: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return branch
-        drawn = torch.rand(branch.shape[0], 1, 1, device=branch.device)
-        return branch * ((drawn >= self.rate).to(branch.dtype) / (1 - self.rate))
+    drawn = torch.rand(branch.shape[0], 1, 1, device=branch.device)
+    return branch * ((drawn >= rate).to(branch.dtype) / (1 - rate))
 
 
 class PreNormBlock(nn.Module):
@@ -227,7 +219,7 @@ class PreNormBlock(nn.Module):
         self.attention = Attention(hidden, heads, causal=causal)
         self.feed_forward_norm = nn.LayerNorm(hidden, eps=epsilon)
         self.feed_forward = FeedForward(hidden, gelu=gelu)
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = drop_path
 
     def forward(self, x: Tensor) -> Tensor:
         x, last = self.without_last_sum(x)
@@ -235,8 +227,12 @@ class PreNormBlock(nn.Module):
 
     def without_last_sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The residual stream, and what is still to be added to it."""
-        x = x + self.drop_path(self.attention(self.attention_norm(x)))
-        return x, self.drop_path(self.feed_forward(self.feed_forward_norm(x)))
+        attention = self.attention(self.attention_norm(x))
+        if not (self.training and self.drop_path):
+            x = x + attention
+            return x, self.feed_forward(self.feed_forward_norm(x))
+        x = x + drop_path(attention, self.drop_path)
+        return x, drop_path(self.feed_forward(self.feed_forward_norm(x)), self.drop_path)
 
 
 class Gpt2(nn.Module):

@@ -8,7 +8,20 @@ from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
 from paceline.core.metric import Better
-from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Chart, Spec, names_axis, words_beside
+from paceline.report.charts import (
+    ACCENT,
+    CONFIG,
+    GRID,
+    INK,
+    MUTED,
+    WARNING,
+    Chart,
+    Spec,
+    layer,
+    names_axis,
+    quantity,
+    words_beside,
+)
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.numbers import SI_UNITS, between, percent, ratio, show_at, show_value
 from paceline.report.text import heading, humanize, one_line, when
@@ -175,29 +188,17 @@ def _value(row: ComparisonRow, alone: bool) -> Spec:
 
 
 def _layers(scale: Spec, *, is_wide: bool) -> Sequence[Spec]:
-    axis = {
-        "title": "times as good as the reference; right of the line is better",
-        "format": ".3~g" if is_wide else ".3~f",
-        "tickCount": 6,
-    }
+    style = {"format": ".3~g" if is_wide else ".3~f", "tickCount": 6, "gridColor": GRID}
+    axis = quantity("one", "times as good as the reference; right of the line is better", scale, **style)
     y = names_axis(domain=False, labelLimit=250, minExtent=190)
-    x: Spec = {"type": "quantitative", "scale": scale}
     colours = [ACCENT, WARNING, MUTED]
     colour = {"field": "colour", "type": "nominal", "scale": {"domain": colours, "range": colours}, "legend": None}
+    interval = {"y": y, "x": quantity("low", scale=scale), "x2": {"field": "high"}}
+    point = {"y": y, "x": quantity("gain", scale=scale), "color": colour}
     return [
-        {
-            "data": {"values": [{"one": 1.0}]},
-            "mark": {"type": "rule", "color": MUTED, "strokeDash": [4, 3]},
-            "encoding": {"x": {"field": "one", "axis": {**axis, "gridColor": GRID}, **x}},
-        },
-        {
-            "mark": {"type": "rule", "color": INK, "size": 1.5},
-            "encoding": {"y": y, "x": {"field": "low", **x}, "x2": {"field": "high"}},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
-            "encoding": {"y": y, "x": {"field": "gain", **x}, "color": colour},
-        },
+        layer("rule", {"x": axis}, [{"one": 1.0}], color=MUTED, strokeDash=[4, 3]),
+        layer("rule", interval, color=INK, size=1.5),
+        layer("point", point, filled=True, size=70, opacity=1),
         words_beside(y, {"value": 430}, dx=10),
     ]
 

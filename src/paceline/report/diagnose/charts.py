@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.diagnose.judge import Diagnosis, Judged
 from paceline.core.metric import Better
-from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, Chart, Spec
+from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, TEXT, Chart, Spec, layer, quantity
 from paceline.report.numbers import change, show_value
 from paceline.report.text import one_line
 
@@ -60,11 +59,11 @@ def strips(diagnosis: Diagnosis) -> Chart | None:
         notes.append("Of many healthy nodes, the lowest, the highest and some between are drawn in each metric.")
     if len(chosen) < len(diagnosis.judged):
         notes.append(f"{len(chosen)} of {len(diagnosis.judged)} metrics are drawn.")
-    told = "; ".join(f"{item['row']}: {item['text']}" for item in texts)
+    defects = "; ".join(f"{item['row']}: {item['text']}" for item in texts)
     return Chart(
         spec=_spec(rows, edges, bands, limits, dots, marks, texts),
         title="Each node's change from the baseline, by metric",
-        description=told or "No node is defective in these metrics.",
+        description=defects or "No node is defective in these metrics.",
         notes=tuple(notes),
     )
 
@@ -72,12 +71,12 @@ def strips(diagnosis: Diagnosis) -> Chart | None:
 def accused_in(diagnosis: Diagnosis) -> dict[str, set[int]]:
     """By metric, the places of the nodes that it makes defective."""
     places = {node: place for place, node in enumerate(diagnosis.table.nodes)}
-    found: dict[str, set[int]] = {}
+    accused: dict[str, set[int]] = {}
     for verdict in diagnosis.defective:
         for finding in verdict.accusations:
             if finding.kind in ("variance", "value"):
-                found.setdefault(finding.metric, set()).add(places[verdict.node])
-    return found
+                accused.setdefault(finding.metric, set()).add(places[verdict.node])
+    return accused
 
 
 def _chosen(diagnosis: Diagnosis, accused: dict[str, set[int]]) -> list[Judged]:
@@ -152,42 +151,25 @@ def _spec(
     marks: list[Spec],
     texts: list[Spec],
 ) -> Spec:
-    y: Spec = {"field": "row", "type": "nominal", "sort": rows, "scale": {"domain": rows}, "axis": None}
     scale: Spec = {"domain": [100 * edges[0], 100 * edges[1]], "nice": False}
-    x: Spec = {
-        "field": "at",
-        "type": "quantitative",
-        "scale": scale,
-        "axis": {"title": "change from the baseline, %", "tickCount": 7},
-    }
-
-    def layer(values: list[Spec], mark: Spec, **encoding: Any) -> Spec:
-        return {"data": {"values": values}, "mark": mark, "encoding": {"y": y, "x": x, **encoding}}
-
+    x = quantity("at", "change from the baseline, %", scale, tickCount=7)
+    y: Spec = {"field": "row", "type": "nominal", "sort": rows, "scale": {"domain": rows}, "axis": None}
+    place: Spec = {"x": x, "y": y}
+    name = {"x": {"value": 0}, "y": y, "text": {"field": "row", "type": "nominal"}}
+    band = place | {"x": x | {"field": "low"}, "x2": {"field": "high"}}
     left = [item for item in texts if not item["right"]]
     right = [item for item in texts if item["right"]]
-    text: Spec = {"type": "text", "fontSize": 12, "color": INK, "baseline": "middle"}
-    shown = {"text": {"field": "text", "type": "nominal"}}
-    zero: Spec = {
-        "data": {"values": [{"at": 0}]},
-        "mark": {"type": "rule", "color": MUTED, "opacity": 0.6},
-        "encoding": {"x": {**x, "field": "at"}},
-    }
-    names = [{"row": row} for row in rows]
+    label = place | {"text": TEXT}
+    style: Spec = {"fontSize": 12, "color": INK, "baseline": "middle"}
     layers = [
-        layer(names, {**text, "align": "left", "dy": -21}, x={"value": 0}, text={"field": "row", "type": "nominal"}),
-        layer(
-            bands,
-            {"type": "bar", "height": 22, "color": ACCENT, "opacity": 0.16},
-            x={**x, "field": "low"},
-            x2={"field": "high"},
-        ),
-        zero,
-        layer(limits, {"type": "tick", "color": MUTED, "thickness": 1.5, "size": 26}),
-        layer(dots, {"type": "point", "filled": True, "size": 42, "color": ACCENT, "opacity": 0.7}),
-        layer(marks, {"type": "point", "shape": "cross", "filled": True, "size": 120, "color": BAD, "opacity": 1}),
-        layer(left, {**text, "align": "left", "dx": -5, "dy": 16}, **shown),
-        layer(right, {**text, "align": "right", "dx": 5, "dy": 16}, **shown),
+        layer("text", name, [{"row": row} for row in rows], align="left", dy=-21, **style),
+        layer("bar", band, bands, height=22, color=ACCENT, opacity=0.16),
+        layer("rule", {"x": x}, [{"at": 0}], color=MUTED, opacity=0.6),
+        layer("tick", place, limits, color=MUTED, thickness=1.5, size=26),
+        layer("point", place, dots, filled=True, size=42, color=ACCENT, opacity=0.7),
+        layer("point", place, marks, shape="cross", filled=True, size=120, color=BAD, opacity=1),
+        layer("text", label, left, align="left", dx=-5, dy=16, **style),
+        layer("text", label, right, align="right", dx=5, dy=16, **style),
     ]
     return {
         "width": 720,

@@ -66,9 +66,8 @@ def alias_of(record: Record) -> Alias:
     if SUPERBENCH in record.aliases:
         return record.aliases[SUPERBENCH]
     values: Values = {}
-    if record.outcome is Outcome.OK:
-        for measurement in record.measurements:
-            values.setdefault(_own_name(measurement), measurement.value)
+    for measurement in record.measurements:
+        values.setdefault(_own_name(measurement), measurement.value)
     return Alias.model_construct(
         group=key_word(record.case.benchmark), prefix="", part="", note="", is_model=False, values=values
     )
@@ -102,18 +101,18 @@ def return_code(record: Record) -> int:
 
 def notes(records: Sequence[Record]) -> list[str]:
     """What tells each record from those that would have the same keys; empty where nothing must."""
-    aliases = [alias_of(record) for record in records]
-    keys = [(alias.group, alias.prefix, alias.part, alias.note) for alias in aliases]
+    aliases = [(record, alias_of(record)) for record in records]
+    keyed = [(record, (alias.group, alias.prefix, alias.part, alias.note)) for record, alias in aliases]
     texts = []
-    for record, alias, key in zip(records, aliases, keys, strict=True):
-        traits, mark = _traits(record), alias.note
-        differing = _differing([_traits(other) for other, its_key in zip(records, keys, strict=True) if its_key == key])
+    for record, key in keyed:
+        traits, mark = _traits(record), key[-1]
+        differing = _differing([_traits(other) for other, its_key in keyed if its_key == key])
         parts = [f"{name}={key_word(traits.get(name))}" for name in differing if f"{name}=" not in mark]
-        texts.append(",".join([mark, *parts] if mark else parts))
-    counts = Counter(zip(keys, texts, strict=True))
+        texts.append((record, key, ",".join([mark, *parts] if mark else parts)))
+    counts = Counter((key, text) for _, key, text in texts)
     return [
         ",".join(part for part in (text, f"index={record.case.index}") if part) if counts[key, text] > 1 else text
-        for record, key, text in zip(records, keys, texts, strict=True)
+        for record, key, text in texts
     ]
 
 

@@ -127,15 +127,15 @@ def _bars(values: Values, domain: tuple[float, float]) -> Iterator[str]:
 
 def _percentiles(measurement: Measurement, scale: float, domain: tuple[float, float]) -> Iterator[str]:
     summary = measurement.summary
-    found = [
+    lines = [
         (f"p{name}", summary.percentiles[name] / scale)
         for name in ("50", "99")
         if name in summary.percentiles and resolves(summary.count, float(name))
     ]
-    if len(found) == 2 and found[1][1] - found[0][1] < 0.07 * (domain[1] - domain[0]):
-        found.pop()  # their names would cover each other
+    if len(lines) == 2 and lines[1][1] - lines[0][1] < 0.07 * (domain[1] - domain[0]):
+        lines.pop()  # their names would cover each other
     left = _LEFT + _WIDTH + _GAP
-    for name, value in found:
+    for name, value in lines:
         y = _height_of(value, domain)
         yield f'<path d="M{left} {y:.1f}h{_BARS}" stroke="{INK}" stroke-dasharray="4 3" opacity="0.7"/>'
         yield f'<text x="{left + _BARS + 5}" y="{y + 4:.1f}" fill="{INK}">{name}</text>'

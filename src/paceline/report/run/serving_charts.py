@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from paceline.analysis import serving
@@ -13,7 +13,6 @@ from paceline.core.subject import REQUEST_STAGES
 from paceline.report.charts import (
     ACCENT,
     GRID,
-    INK,
     LINES,
     MS,
     MUTED,
@@ -23,9 +22,11 @@ from paceline.report.charts import (
     coloured,
     framed,
     latency_scale,
-    names_axis,
+    layer,
+    quantity,
+    slo_lines,
+    stacked_bars,
     ticks,
-    words_beside,
 )
 from paceline.report.numbers import axis_scale, show_figure, show_value
 from paceline.report.numbers import share as share_of
@@ -57,36 +58,21 @@ def stages(rows: Sequence[CaseRow]) -> Chart | None:
         for name, (_, times) in zip(names, cases, strict=True)
         for stage, figure in times.items()
     ]
-    ends = [{"case": name, "total": total / scale, "text": show_value(total, "s")}
-            for name, total in zip(names, totals, strict=True)]  # fmt: skip
-    y = names_axis()
-    colours = [_STAGE_COLOURS.get(kind, LINES[7]) for kind in kinds]
+    ends = [
+        {"case": name, "end": total / scale, "text": show_value(total, "s")}
+        for name, total in zip(names, totals, strict=True)
+    ]
+    colour = coloured(kinds, [_STAGE_COLOURS.get(kind, LINES[7]) for kind in kinds], field="stage")
+    layers = stacked_bars(values, ends, {}, colour, is_named=True)
     title = "Where the time of a request goes"
     return Chart(
-        spec=framed(title, "; ".join(word for word in (shared, f"mean, {unit}") if word), {
-            "width": 540,
-            "height": {"step": 28},
-            "layer": [
-                {
-                    "data": {"values": values},
-                    "mark": {"type": "bar", "height": 16},
-                    "encoding": {
-                        "y": y,
-                        "x": {"field": "value", "type": "quantitative", "stack": "zero", "axis": None},
-                        "order": {"field": "place"},
-                        "color": coloured(kinds, colours, field="stage"),
-                    },
-                },
-                {"data": {"values": ends}}
-                | words_beside(y, {"field": "total", "type": "quantitative", "axis": None}),
-            ],
-        }),
+        spec=framed(title, shared, f"mean, {unit}", width=540, height={"step": 28}, layer=layers),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
             f"{name}: " + ", ".join(f"{stage} {show_value(figure.value, 's')}" for stage, figure in times.items())
             for name, (_, times) in zip(names, cases, strict=True)
         ),
-    )  # fmt: skip
+    )
 
 
 def batches(rows: Sequence[CaseRow]) -> Chart | None:
@@ -103,55 +89,31 @@ def batches(rows: Sequence[CaseRow]) -> Chart | None:
     ]
     left = len(served) - len(panels)
     title = "Batches that formed"
+    about = (shared, "part of the batches, %, by their size")
     return Chart(
-        spec=framed(title, "; ".join(word for word in (shared, "part of the batches, %, by their size") if word), {
-            "concat": panels, "columns": PANELS_ABREAST, "spacing": {"column": 24, "row": 18},
-        }),
+        spec=framed(title, *about, concat=panels, columns=PANELS_ABREAST, spacing={"column": 24, "row": 18}),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
             f"{name}: " + ", ".join(f"{share_of(share / 100)} of {size}" for size, share in shares.items())
             for name, (_, shares) in zip(names, served, strict=True)
         ),
         notes=(f"{left} more {'case has' if left == 1 else 'cases have'} theirs below, in full.",) if left > 0 else (),
-    )  # fmt: skip
+    )
 
 
 def _panel(name: str, shares: Mapping[int, float], largest: int, highest: float, *, first: bool) -> Spec:
-    return {
-        "title": {
-            "text": wrap(name, 32)[:2] or "",
-            "anchor": "start",
-            "fontSize": 12,
-            "fontWeight": "normal",
-            "limit": PANEL,
-            "offset": 6,
-        },
-        "width": PANEL,
-        "height": 84,
-        "data": {
-            "values": [{"from": size - 0.42, "to": size + 0.42, "share": share} for size, share in shares.items()]
-        },
-        "mark": {"type": "rect", "color": ACCENT},
-        "encoding": {
-            "x": {
-                "field": "from",
-                "type": "quantitative",
-                "scale": {"domain": [0.4, largest + 0.6], "nice": False},
-                "axis": {"title": None, "grid": False, "tickMinStep": 1, "tickCount": 8, "format": "d"},
-            },
-            "x2": {"field": "to"},
-            "y": {
-                "field": "share",
-                "type": "quantitative",
-                "scale": {
-                    "domain": [0, 1.15 * highest],
-                    "nice": False,
-                },  # room, so that no label stands as high as the title
-                "axis": {"title": None, "tickCount": 3, "labels": first, "ticks": first, "domain": False},
-            },
-            "y2": {"datum": 0},
-        },
+    style = {"anchor": "start", "fontSize": 12, "fontWeight": "normal", "limit": PANEL, "offset": 6}
+    width: Spec = {"domain": [0.4, largest + 0.6], "nice": False}
+    height: Spec = {"domain": [0, 1.15 * highest], "nice": False}  # room, so that no label stands as high as the title
+    encoding = {
+        "x": quantity("from", None, width, grid=False, tickMinStep=1, tickCount=8, format="d"),
+        "x2": {"field": "to"},
+        "y": quantity("share", None, height, tickCount=3, labels=first, ticks=first, domain=False),
+        "y2": {"datum": 0},
     }
+    values = [{"from": size - 0.42, "to": size + 0.42, "share": share} for size, share in shares.items()]
+    title = {"text": wrap(name, 32)[:2] or "", **style}
+    return {"title": title, "width": PANEL, "height": 84} | layer("rect", encoding, values, color=ACCENT)
 
 
 def _named(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
@@ -176,12 +138,12 @@ def glance(rows: Sequence[CaseRow]) -> list[Chart]:
 
 def details(rows: Sequence[CaseRow]) -> list[Chart]:
     """All other charts, those of one model after those of another."""
-    found: list[Chart | None] = []
+    charts: list[Chart | None] = []
     for group in serving.by_model(rows):
         parts = [group[start : start + len(LINES)] for start in range(0, len(group), len(LINES))]
-        found += [distributions(part, _part(place, len(parts))) for place, part in enumerate(parts, start=1)]
-        found += [stages(group), batches(group), cost(group)]
-    return [chart for chart in found if chart is not None]
+        charts += [distributions(part, _part(place, len(parts))) for place, part in enumerate(parts, start=1)]
+        charts += [stages(group), batches(group), cost(group)]
+    return [chart for chart in charts if chart is not None]
 
 
 def over_load(rows: Sequence[CaseRow]) -> Chart | None:
@@ -193,59 +155,41 @@ def over_load(rows: Sequence[CaseRow]) -> Chart | None:
     tail = serving.shared_tail([load for curve in curves for load in curve.loads], list(reversed(slos)))
     shared, names = told_apart([_words_of(curve) for curve in curves])
     values = [
-        point for name, curve in zip(names, curves, strict=True) for load in curve.loads
+        point
+        for name, curve in zip(names, curves, strict=True)
+        for load in curve.loads
         for point in _points(name, load, tail, searched=curve.capacity is not None)
-    ]  # fmt: skip
+    ]
     bounds = sorted({limit for row in rows if (limit := serving.slo(row).get(tail))})
     scale = latency_scale([value["latency"] for value in values] + [limit / MS for limit in bounds])
-    x: Spec = {
-        "field": "throughput",
-        "type": "quantitative",
-        "scale": {"zero": True, "nice": True},
-        "axis": {"title": "throughput, requests/s", "grid": False, "tickCount": 8},
-    }
-    y: Spec = {"field": "latency", "type": "quantitative", **scale}
-    y["axis"] = {"title": "latency, ms", "tickCount": 5} | scale["axis"]
-    colour = coloured(names)
+    x = quantity("throughput", "throughput, requests/s", {"zero": True, "nice": True}, grid=False, tickCount=8)
+    y = quantity("latency", "latency, ms", scale["scale"], **{"tickCount": 5} | scale["axis"])
+    place = {"x": x, "y": y, "color": coloured(names)}
     dash: Spec = {"condition": {"test": "datum.percentile == 'p50'", "value": [2, 3]}, "value": [1, 0]}
-    layers: list[Spec] = [*_bounds(bounds, tail, across=True)]
-    # The trials of a search crowd where it ends: a line through them is only to guide the eye.
-    layers += [
-        {
-            "transform": [{"filter": f"{'' if guide else '!'}datum.searched"}],
-            "mark": {"type": "line", "strokeJoin": "round", "strokeWidth": 1 if guide else 2,
-                     "opacity": 0.5 if guide else 1},
-            "encoding": {
-                "x": x, "y": y, "color": colour, "strokeDash": dash, "detail": {"field": "percentile"},
-                "order": {"field": "offered"},
-            },
-        }
-        for guide in (True, False)
-    ]  # fmt: skip
-    layers += [
-        {
-            "mark": {"type": "point", "filled": True},
-            "encoding": {
-                "x": x, "y": y, "color": colour,
-                "size": {"condition": {"test": "datum.trial", "value": 22}, "value": 40},
-                "opacity": {"condition": {"test": "datum.percentile == 'p50'", "value": 0.55}, "value": 1},
-            },
-        },
-        *_capacities(names, curves, tail, colour),
-    ]  # fmt: skip
+    line = place | {"strokeDash": dash, "detail": {"field": "percentile"}, "order": {"field": "offered"}}
+    point = place | {
+        "size": {"condition": {"test": "datum.trial", "value": 22}, "value": 40},
+        "opacity": {"condition": {"test": "datum.percentile == 'p50'", "value": 0.55}, "value": 1},
+    }
+    layers = [
+        *slo_lines([limit / MS for limit in bounds], tail),
+        # The trials of a search crowd where it ends: a line through them is only to guide the eye.
+        layer("line", line, where="datum.searched", strokeJoin="round", strokeWidth=1, opacity=0.5),
+        layer("line", line, where="!datum.searched", strokeJoin="round", strokeWidth=2, opacity=1),
+        layer("point", point, filled=True),
+        *_capacities(names, curves, tail, place["color"]),
+    ]
     title = "Latency over throughput"
     lines = f"solid {tail}, dotted p50" if tail != "p50" else "p50"
     notes = []
     if any(value["trial"] for value in values):
         notes.append("Small points are trials of a search; a diamond is the capacity with its interval.")
     return Chart(
-        spec=framed(title, "; ".join(part for part in (shared, lines) if part), {
-            "data": {"values": values}, "width": WIDTH, "height": 270, "layer": layers,
-        }),
+        spec=framed(title, shared, lines, values=values, width=WIDTH, height=270, layer=layers),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(_describe(name, curve, tail) for name, curve in zip(names, curves, strict=True)),
         notes=tuple(notes),
-    )  # fmt: skip
+    )
 
 
 def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
@@ -261,36 +205,34 @@ def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
     bounds = sorted({limit for row, _ in cases for limit in list(serving.slo(row).values())[-1:]})
     spanned = [value["latency"] for value in values] + [limit / MS for limit in bounds]
     low, high = 0.9 * min(spanned), 1.1 * max(spanned)
-    x: Spec = {
-        "field": "latency",
-        "type": "quantitative",
-        "scale": {"type": "log", "domain": [low, high], "nice": False},
-        "axis": {"title": "latency, ms", "grid": False, **ticks(low, high)},
-    }
-    y: Spec = {"field": "part", "type": "quantitative", "scale": {"domain": [0, 100]}}
-    y["axis"] = {"title": "requests answered", "values": list(PERCENTILES), "labelExpr": "'p' + datum.value",
-                 "labelPadding": 6, "gridDash": [3, 3], "gridColor": GRID}  # fmt: skip
+    x = quantity(
+        "latency",
+        "latency, ms",
+        {"type": "log", "domain": [low, high], "nice": False},
+        grid=False,
+        **ticks(low, high),
+    )
+    style = {"labelExpr": "'p' + datum.value", "labelPadding": 6, "gridDash": [3, 3], "gridColor": GRID}
+    y = quantity("part", "requests answered", {"domain": [0, 100]}, values=list(PERCENTILES), **style)
+    line = {"x": x, "y": y, "color": coloured(names, style=_STROKES), "order": {"field": "part"}}
+    layers = [
+        *slo_lines([limit / MS for limit in bounds], "", upright_at=250),
+        layer("line", line, values, strokeWidth=2, interpolate="step-after", clip=True),
+    ]
     title = f"How long requests took{part}"
     return Chart(
-        spec=framed(title, "; ".join(word for word in (shared, "further left is better") if word), {
-            "width": WIDTH,
-            "height": 250,
-            "layer": [
-                *_bounds(bounds, "", across=False),
-                {
-                    "data": {"values": values},
-                    "mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "clip": True},
-                    "encoding": {"x": x, "y": y, "color": coloured(names, style=_STROKES), "order": {"field": "part"}},
-                },
-            ],
-        }),
+        spec=framed(title, shared, "further left is better", width=WIDTH, height=250, layer=layers),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
-            f"{name}: " + ", ".join(f"{p} {show_value(f.value, 's')}" for p in ("p50", "p90", "p99")
-                                    if (f := row.figure(f"latency_{p}")))
+            f"{name}: "
+            + ", ".join(
+                f"p{percentile} {show_value(figure.value, 's')}"
+                for percentile in PERCENTILES
+                if (figure := row.figure(f"latency_p{percentile}"))
+            )
             for name, (row, _) in zip(names, cases, strict=True)
         ),
-    )  # fmt: skip
+    )
 
 
 def cost(rows: Sequence[CaseRow]) -> Chart | None:
@@ -311,27 +253,25 @@ def cost(rows: Sequence[CaseRow]) -> Chart | None:
     scale = latency_scale([value["latency"] for value in values])
     title = "Cost over latency"
     hint = f"further left and lower is better; coloured: none is better in {percentile}, throughput and cost together"
+    x = quantity(
+        "latency",
+        f"{percentile} latency, ms",
+        scale["scale"],
+        **{"grid": False, "tickCount": 8} | scale["axis"],
+    )
+    y = quantity("cost", "USD for a thousand requests", {"zero": True}, tickCount=5, format="~g")
+    points = layer(
+        "point", {"x": x, "y": y, "color": coloured(names, colours)}, values, filled=True, size=90, opacity=1
+    )
     return Chart(
-        spec=framed(title, [part for part in (shared, hint) if part], {
-            "data": {"values": values},
-            "width": WIDTH,
-            "height": 230,
-            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
-            "encoding": {
-                "x": {"field": "latency", "type": "quantitative", **scale,
-                      "axis": {"title": f"{percentile} latency, ms", "grid": False, "tickCount": 8} | scale["axis"]},
-                "y": {"field": "cost", "type": "quantitative", "scale": {"zero": True},
-                      "axis": {"title": "USD for a thousand requests", "tickCount": 5, "format": "~g"}},
-                "color": coloured(names, colours),
-            },
-        }),
+        spec=framed(title, shared, hint, lines=True, width=WIDTH, height=230, **points),
         title=f"{title}: {shared or own[0]}",
         description="; ".join(
             f"{name}: {show_value(offer.latency, 's')}, {offer.cost:.3g} USD" + (", not beaten" * offer.on_front)
             for name, offer in zip(own, offers, strict=True)
         ),
         notes=() if is_named else (f"No other setting beats: {', '.join(front)}.",),
-    )  # fmt: skip
+    )
 
 
 def _points(name: str, load: Load, tail: str, *, searched: bool) -> list[Spec]:
@@ -350,31 +290,6 @@ def _points(name: str, load: Load, tail: str, *, searched: bool) -> list[Spec]:
     ]
 
 
-def _bounds(limits: Iterable[float], percentile: str, *, across: bool) -> list[Spec]:
-    """The latencies of the SLO: lines across where latency is the height, otherwise upright."""
-    values = [
-        {"limit": limit / MS, "text": f"{percentile} ≤ {show_value(limit, 's')}".removeprefix(" ≤ ")}
-        for limit in limits
-    ]
-    if not values:
-        return []
-    place: Spec = {"field": "limit", "type": "quantitative"}
-    rule = {
-        "mark": {"type": "rule", "color": INK, "strokeDash": [5, 4], "opacity": 0.75},
-        "encoding": {"y" if across else "x": place},
-    }
-    style = {"type": "text", "color": INK, "fontSize": 12, "align": "left"}
-    text: Spec = {
-        "mark": style
-        | ({"baseline": "bottom", "dy": -4, "dx": 6} if across else {"baseline": "bottom", "dx": 5, "dy": -6}),
-        "encoding": {
-            "text": {"field": "text", "type": "nominal"},
-            **({"y": place, "x": {"value": 0}} if across else {"x": place, "y": {"value": 250}}),
-        },
-    }
-    return [{"data": {"values": values}} | rule, {"data": {"values": values}} | text]
-
-
 def _capacities(names: Sequence[str], curves: Sequence[Curve], tail: str, colour: Spec) -> list[Spec]:
     """A diamond where each searched server meets its SLO, with the interval of its capacity."""
     values: list[Spec] = []
@@ -386,21 +301,11 @@ def _capacities(names: Sequence[str], curves: Sequence[Curve], tail: str, colour
             values.append({"case": name, "at": figure.value, "low": low, "high": high, "limit": limit / MS})
     if not values:
         return []
-    y: Spec = {"field": "limit", "type": "quantitative"}
+    place = {"y": quantity("limit"), "color": colour}
     return [
-        {
-            "data": {"values": values},
-            "mark": {"type": "rule", "strokeWidth": 3},
-            "encoding": {
-                "x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y, "color": colour
-            },
-        },
-        {
-            "data": {"values": values},
-            "mark": {"type": "point", "shape": "diamond", "filled": True, "size": 150, "opacity": 1},
-            "encoding": {"x": {"field": "at", "type": "quantitative"}, "y": y, "color": colour},
-        },
-    ]  # fmt: skip
+        layer("rule", place | {"x": quantity("low"), "x2": {"field": "high"}}, values, strokeWidth=3),
+        layer("point", place | {"x": quantity("at")}, values, shape="diamond", filled=True, size=150, opacity=1),
+    ]
 
 
 def _words_of(curve: Curve) -> str:

@@ -15,12 +15,15 @@ from paceline.report.charts import (
     GRID,
     INK,
     LINES,
+    TEXT,
     WIDTH,
     Chart,
     Spec,
     coloured,
     decades,
     framed,
+    layer,
+    quantity,
 )
 from paceline.report.numbers import axis_scale, show_at, show_value
 from paceline.report.run.sweeps import leading_metric
@@ -57,8 +60,10 @@ def sweep_charts(rows: Sequence[CaseRow]) -> list[Chart]:
     drawn: list[Chart | None] = []
     for series in together.values():
         parts = [series[start : start + len(LINES)] for start in range(0, len(series), len(LINES))]
-        drawn += [_lines(part, f" ({place} of {len(parts)})" if len(parts) > 1 else "") for place, part in
-                  enumerate(parts, start=1)]  # fmt: skip
+        drawn += [
+            _lines(part, f" ({number} of {len(parts)})" if len(parts) > 1 else "")
+            for number, part in enumerate(parts, start=1)
+        ]
     return [chart for chart in (*drawn, *maps) if chart is not None]
 
 
@@ -84,34 +89,21 @@ def _lines(series: Sequence[_Series], part: str) -> Chart | None:
     scale, unit = axis_scale(metric.unit, min(_tops(values).values()))
     scaled = ("value", "low", "high")  # a point that was seen once has no interval, and its line no shade there
     values = [value | {key: value[key] / scale for key in scaled if value[key] is not None} for value in values]
-    x, y = _x(axis, values), _y(metric, unit, values)
-    colour = coloured(names, style={"labelLimit": 230})
+    place = {
+        "x": _x(axis, values),
+        "y": _y(metric, unit, values),
+        "color": coloured(names, style={"labelLimit": 230}),
+    }
+    interval = place | {"y": place["y"] | {"field": "low"}, "y2": {"field": "high"}}
+    layers = [
+        layer("area", interval, opacity=0.18, clip=True, invalid="break-paths-show-domains"),
+        layer("line", place, strokeWidth=2, strokeJoin="round"),
+        layer("point", place, filled=True, size=26, opacity=1),
+    ]
     title = f"{heading(humanize(metric.name))} over {humanize(axis)}"
     better = f"{metric.better.value} is better" if metric.better is not Better.NEITHER else ""
     return Chart(
-        spec=framed(
-            f"{title}{part}",
-            "; ".join(word for word in (common, better) if word),
-            {
-                "data": {"values": values},
-                "width": WIDTH,
-                "height": 260,
-                "layer": [
-                    {
-                        "mark": {"type": "area", "opacity": 0.18, "clip": True, "invalid": "break-paths-show-domains"},
-                        "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
-                    },
-                    {
-                        "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round"},
-                        "encoding": {"x": x, "y": y, "color": colour},
-                    },
-                    {
-                        "mark": {"type": "point", "filled": True, "size": 26, "opacity": 1},
-                        "encoding": {"x": x, "y": y, "color": colour},
-                    },
-                ],
-            },
-        ),
+        spec=framed(f"{title}{part}", common, better, values=values, width=WIDTH, height=260, layer=layers),
         title=f"{title}: {common or names[0]}{part}",
         description="; ".join(lines),
     )
@@ -122,29 +114,29 @@ def _x(axis: str, values: Sequence[Spec]) -> Spec:
     logarithmic = places[0] > 0 and places[-1] >= 16 * places[0]
     step = math.ceil(len(places) / MOST_TICKS)
     ticks = places[::-1][::step][::-1]  # the largest, which most headlines are from, has its tick
-    labels: Spec = {
-        "title": humanize(axis),
-        "values": ticks,
-        "grid": False,
-        "labelOverlap": "greedy",
-        "labelFlush": False,
-    }
-    if axis == "size":
-        labels["labelExpr"] = _SIZE_LABEL
     scale: Spec = {"type": "log", "base": 2} if logarithmic else {"zero": False}
-    return {"field": "at", "type": "quantitative", "scale": scale | {"nice": False, "padding": 8}, "axis": labels}
+    labels = {"labelExpr": _SIZE_LABEL} if axis == "size" else {}
+    return quantity(
+        "at",
+        humanize(axis),
+        scale | {"nice": False, "padding": 8},
+        values=ticks,
+        grid=False,
+        labelOverlap="greedy",
+        labelFlush=False,
+        **labels,
+    )
 
 
 def _y(metric: Metric, unit: str, values: Sequence[Spec]) -> Spec:
-    title = humanize(metric.name) + (f", {unit}" if unit else "")
-    axis: Spec = {"title": title, "tickCount": 5}
+    axis: Spec = {"tickCount": 5}
     scale: Spec = {"zero": True}
     spanned = [value[key] for value in values for key in ("value", "low", "high") if value[key] is not None]
     smallest, largest = min(spanned), max(spanned)
     if smallest > 0 and _is_wide(metric, values):
         scale = {"type": "log", "nice": False, "padding": 6}
         axis |= {"values": decades(smallest, largest), "format": "~g"}
-    return {"field": "value", "type": "quantitative", "scale": scale, "axis": axis}
+    return quantity("value", humanize(metric.name) + (f", {unit}" if unit else ""), scale, **axis)
 
 
 def _is_wide(metric: Metric, values: Sequence[Spec]) -> bool:
@@ -180,25 +172,11 @@ def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
     x = {"field": "to", "axis": {"title": "to", "orient": "top", **lines}, **edge}
     y = {"field": "from", "axis": {"title": "from", **lines}, **edge}
     # Shades of one colour, so that a style sheet can give it another; never so strong that a number on it is lost.
-    shade = {
-        "field": "value",
-        "type": "quantitative",
-        "scale": {"domain": [0, largest / scale], "range": [0.04, 0.5]},
-        "legend": None,
-    }
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "rect", "color": ACCENT, "stroke": GRID, "strokeOpacity": 1},
-            "encoding": {"x": x, "y": y, "fillOpacity": shade},
-        }
-    ]
+    shade = quantity("value", scale={"domain": [0, largest / scale], "range": [0.04, 0.5]}) | {"legend": None}
+    place: Spec = {"x": x, "y": y}
+    layers = [layer("rect", place | {"fillOpacity": shade}, color=ACCENT, stroke=GRID, strokeOpacity=1)]
     if places <= MOST_NUMBERS:
-        layers.append(
-            {
-                "mark": {"type": "text", "color": INK, "fontSize": 12 if places <= 8 else 10},
-                "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
-            }
-        )
+        layers.append(layer("text", place | {"text": TEXT}, color=INK, fontSize=12 if places <= 8 else 10))
     title = f"{heading(humanize(metric.name))} from one to another"
     extremes = sorted(values, key=lambda value: value["value"])
     ends = (("lowest", extremes[0]), ("highest", extremes[-1])) if extremes else ()
@@ -209,12 +187,10 @@ def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
         spec=framed(
             title + (f", {unit}" if unit else ""),
             one_line(row.label),
-            {
-                "data": {"values": values},
-                "width": {"step": step},
-                "height": {"step": step if places > MOST_NUMBERS else step * 0.6},
-                "layer": layers,
-            },
+            values=values,
+            width={"step": step},
+            height={"step": step if places > MOST_NUMBERS else step * 0.6},
+            layer=layers,
         ),
         title=f"{title}: {one_line(row.label)}",
         description=description,

@@ -11,7 +11,7 @@ import numpy as np
 from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeries
 from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
-from paceline.report.charts import ACCENT, INK, MUTED, Chart, Spec, framed, stacked
+from paceline.report.charts import ACCENT, INK, MUTED, TEXT, Chart, Spec, framed, layer, quantity, stacked
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
 from paceline.report.numbers import axis_scale, half_width, percent, share, show_at, show_value
@@ -192,18 +192,9 @@ def chart_of(series: TrendSeries) -> Chart:
     rows = 1 + max((mark["row"] for mark in marks), default=-1)
     room = (0.08 + 0.14 * rows) * (high - low)
     bottom, top = low - 0.06 * (high - low), high + (room or 0.05 * abs(high) or 1.0)
-    x: Spec = {
-        "field": "place",
-        "type": "quantitative",
-        "scale": {"domain": [0.3, len(values) + 0.7], "nice": False},
-        "axis": _dates(series),
-    }
-    y: Spec = {
-        "field": "value",
-        "type": "quantitative",
-        "scale": {"domain": [bottom, top], "nice": False, "zero": False},
-        "axis": {"title": humanize(series.metric.name) + (f", {label}" if label else ""), "tickCount": 5},
-    }
+    x = quantity("place", scale={"domain": [0.3, len(values) + 0.7], "nice": False}) | {"axis": _dates(series)}
+    title = humanize(series.metric.name) + (f", {label}" if label else "")
+    y = quantity("value", title, {"domain": [bottom, top], "nice": False, "zero": False}, tickCount=5)
     for mark in marks:
         mark |= {"top": top - (0.07 + 0.085 * mark["row"]) * (top - bottom), "bottom": bottom}
     better = f"{series.metric.better.value} is better" if series.metric.better is not Better.NEITHER else ""
@@ -211,9 +202,7 @@ def chart_of(series: TrendSeries) -> Chart:
     notes = ["An empty circle is an outlier, which no level follows."] if any(series.outliers) else []
     return Chart(
         spec=framed(
-            name_of(series),
-            "; ".join(part for part in (one_line(series.machine), better) if part),
-            {"data": {"values": values}, "width": WIDTH, "height": 230, "layer": layers},
+            name_of(series), one_line(series.machine), better, values=values, width=WIDTH, height=230, layer=layers
         ),
         title=f"{heading(humanize(series.metric.name))} over runs: {name_of(series)}, {one_line(series.machine)}",
         description=f"{block_answer(series)}; {len(values)} runs, now {show_value(series.value, series.metric.unit)}",
@@ -222,11 +211,11 @@ def chart_of(series: TrendSeries) -> Chart:
 
 
 def _values(series: TrendSeries, scale: float) -> list[Spec]:
-    found: list[Spec] = []
+    values: list[Spec] = []
     steps = [shift.change.at for shift in series.shifts if shift.change.kind == "step"]
     for place, (point, level) in enumerate(zip(series.points, series.levels, strict=True)):
         interval = point.interval
-        found.append(
+        values.append(
             {
                 "place": place + 1,
                 "run": point.run_id,
@@ -240,11 +229,11 @@ def _values(series: TrendSeries, scale: float) -> list[Spec]:
                 "outlier": series.outliers[place],
             }
         )
-    return found
+    return values
 
 
 def _marks(series: TrendSeries) -> list[Spec]:
-    found: list[Spec] = []
+    marks: list[Spec] = []
     taken: list[float] = []  # how far the words of each row reach to the right
     for shift in series.shifts:
         place, count = shift.change.at + 0.5, len(series.points)
@@ -255,7 +244,7 @@ def _marks(series: TrendSeries) -> list[Spec]:
         left, right = (here - wide, here + 12.0) if flipped else (here - 12.0, here + wide)
         row = next((place for place, end in enumerate(taken) if end < left), len(taken))
         taken[row : row + 1] = [right]
-        found.append(
+        marks.append(
             {
                 "place": place,
                 "text": text,
@@ -265,7 +254,7 @@ def _marks(series: TrendSeries) -> list[Spec]:
                 "flipped": flipped,
             }
         )
-    return found
+    return marks
 
 
 def _dates(series: TrendSeries) -> Spec:
@@ -273,9 +262,7 @@ def _dates(series: TrendSeries) -> Spec:
     step = max(1, -(-count // MOST_TICKS))
     places = list(range(1, count + 1, step))
     days = {place: series.points[place - 1].started_at.strftime("%Y-%m-%d") for place in places}
-    words = {str(place): f"{place}" for place in places} | {
-        str(place): f"{place}  {day}" for place, day in days.items()
-    }
+    words = {str(place): f"{place}  {day}" for place, day in days.items()}
     return {
         "title": "run, and its date",
         "values": places,
@@ -288,54 +275,32 @@ def _dates(series: TrendSeries) -> Spec:
 
 def _points(x: Spec, y: Spec, count: int) -> list[Spec]:
     size = 34 if count <= 60 else 20 if count <= 200 else 10
+    place: Spec = {"x": x, "y": y}
+    interval = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    level = {"x": x, "y": {**y, "field": "level"}, "detail": {"field": "segment"}}
     return [
-        {
-            "mark": {"type": "rule", "color": ACCENT, "opacity": 0.45, "strokeWidth": 1.5},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-            "transform": [{"filter": "datum.low !== null"}],
-        },
-        {
-            "mark": {"type": "line", "color": MUTED, "opacity": 0.35, "strokeWidth": 1},
-            "encoding": {"x": x, "y": y},
-            "transform": [{"filter": "!datum.outlier"}],
-        },
-        {
-            "mark": {"type": "line", "color": INK, "strokeWidth": 2.5, "opacity": 0.85},
-            "encoding": {"x": x, "y": {**y, "field": "level"}, "detail": {"field": "segment"}},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "color": ACCENT, "size": size, "opacity": 1},
-            "encoding": {"x": x, "y": y},
-            "transform": [{"filter": "!datum.outlier"}],
-        },
-        {
-            "mark": {"type": "point", "filled": False, "color": ACCENT, "size": size + 16, "strokeWidth": 1.5},
-            "encoding": {"x": x, "y": y},
-            "transform": [{"filter": "datum.outlier"}],
-        },
+        layer("rule", interval, where="datum.low !== null", color=ACCENT, opacity=0.45, strokeWidth=1.5),
+        layer("line", place, where="!datum.outlier", color=MUTED, opacity=0.35, strokeWidth=1),
+        layer("line", level, color=INK, strokeWidth=2.5, opacity=0.85),
+        layer("point", place, where="!datum.outlier", filled=True, color=ACCENT, size=size, opacity=1),
+        layer("point", place, where="datum.outlier", filled=False, color=ACCENT, size=size + 16, strokeWidth=1.5),
     ]
 
 
 def _changes(marks: Sequence[Spec], x: Spec, y: Spec) -> list[Spec]:
     """A dashed line before the first run of the new level, a triangle that points where it went, and words."""
-    if not marks:
-        return []
     layers: list[Spec] = []
+    top: Spec = {"x": x, "y": {**y, "field": "top"}}
     for mark in marks:
         colour = _COLOURS[mark["verdict"]]
-        here: Spec = {"data": {"values": [mark]}}
         side: Spec = {"align": "right", "dx": -10} if mark["flipped"] else {"align": "left", "dx": 10}
-        top = {**y, "field": "top"}
+        shape = "triangle-up" if mark["rising"] else "triangle-down"
+        words = {"fontSize": 13, "fontWeight": 600, "baseline": "middle", **side}
         layers += [
-            {**here, "mark": {"type": "rule", "color": colour, "strokeDash": [5, 3], "strokeWidth": 1.5},
-             "encoding": {"x": x, "y": top, "y2": {"field": "bottom"}}},
-            {**here, "mark": {"type": "point", "shape": "triangle-up" if mark["rising"] else "triangle-down",
-                              "filled": True, "color": colour, "size": 110, "opacity": 1},
-             "encoding": {"x": x, "y": top}},
-            {**here, "mark": {"type": "text", "color": colour, "fontSize": 13, "fontWeight": 600,
-                              "baseline": "middle", **side},
-             "encoding": {"x": x, "y": top, "text": {"field": "text", "type": "nominal"}}},
-        ]  # fmt: skip
+            layer("rule", top | {"y2": {"field": "bottom"}}, [mark], color=colour, strokeDash=[5, 3], strokeWidth=1.5),
+            layer("point", top, [mark], shape=shape, filled=True, color=colour, size=110, opacity=1),
+            layer("text", top | {"text": TEXT}, [mark], color=colour, **words),
+        ]
     return layers
 
 
@@ -422,9 +387,8 @@ def _all_series(history: History, bars: str) -> Block:
 
 
 def _runs_around(series: TrendSeries) -> Section:
-    places = sorted({place for shift in series.shifts
-                     for place in range(shift.change.at - AROUND, shift.change.at + AROUND)
-                     if 0 <= place < len(series.points)})  # fmt: skip
+    ends = [shift.change.at for shift in series.shifts]
+    places = [place for place in range(len(series.points)) if any(at - AROUND <= place < at + AROUND for at in ends)]
     points = [series.points[place] for place in places]
     unit = series.metric.unit
     columns = (

@@ -21,24 +21,10 @@ class BadRequest(ValueError):
     """A body that is not a request for this model."""
 
 
-class OnnxModel:
-    """One session; `run` takes and gives arrays by name, the first axis is the batch."""
+class JsonModel:
+    """A model whose requests and answers are JSON; `run` takes and gives arrays by name, the batch their first axis."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = config["threads"]
-        # Threads that spin between requests would be seen as the server's work.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        provider = "CPUExecutionProvider"
-        arguments: list[dict[str, Any]] = [{}]
-        if config["device"] != "cpu":
-            provider = "CUDAExecutionProvider"
-            arguments = [{"device_id": int(config["device"].partition(":")[2] or 0)}]
-        self.session = ort.InferenceSession(config["path"], options, [provider], arguments)
-        if self.session.get_providers()[0] != provider:
-            raise RuntimeError(f"this ONNX Runtime has no {provider}; it offers {ort.get_available_providers()}")
         self.name = config["model"]
         self.inputs = config["inputs"]
         self.outputs = [output["name"] for output in config["outputs"]]
@@ -46,7 +32,7 @@ class OnnxModel:
 
     def run(self, arrays: Arrays) -> Arrays:
         """The outputs for one batch."""
-        return dict(zip(self.outputs, self.session.run(self.outputs, arrays), strict=True))
+        raise NotImplementedError
 
     def run_together(self, requests: list[Arrays]) -> list[Arrays]:
         """The outputs for several requests, as one batch where their shapes allow it."""
@@ -58,9 +44,10 @@ class OnnxModel:
         parts = {name: np.split(output, ends) for name, output in self.run(joined).items()}
         return [{name: part[row] for name, part in parts.items()} for row in range(len(requests))]
 
-    def decode(self, body: dict[str, Any]) -> Arrays:
-        """The arrays of a request's JSON body."""
+    def decode(self, body: Any) -> Arrays:
+        """The arrays of a request's JSON body, read or not."""
         try:
+            body = json.loads(body) if isinstance(body, bytes | bytearray | str) else body
             sent = {tensor["name"]: tensor for tensor in body["inputs"]}
             arrays = {}
             for spec in self.inputs:
@@ -77,3 +64,27 @@ class OnnxModel:
             for name, array in arrays.items()
         ]
         return {"model_name": self.name, "outputs": outputs}
+
+
+class OnnxModel(JsonModel):
+    """One session of ONNX Runtime."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        import onnxruntime as ort
+
+        super().__init__(config)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = config["threads"]
+        # Threads that spin between requests would be seen as the server's work.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        provider = "CPUExecutionProvider"
+        arguments: list[dict[str, Any]] = [{}]
+        if config["device"] != "cpu":
+            provider = "CUDAExecutionProvider"
+            arguments = [{"device_id": int(config["device"].partition(":")[2] or 0)}]
+        self.session = ort.InferenceSession(config["path"], options, [provider], arguments)
+        if self.session.get_providers()[0] != provider:
+            raise RuntimeError(f"this ONNX Runtime has no {provider}; it offers {ort.get_available_providers()}")
+
+    def run(self, arrays: Arrays) -> Arrays:
+        return dict(zip(self.outputs, self.session.run(self.outputs, arrays), strict=True))

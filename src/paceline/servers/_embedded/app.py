@@ -31,9 +31,8 @@ from paceline.load.kserve import (
 )
 from paceline.load.server_timing import HEADER, Stages
 from paceline.load.shared_memory import FOLDER, PREFIX
-from paceline.servers._embedded.batcher import WaitingRequest
 from paceline.servers._embedded.http import Connection, Head
-from paceline.servers._embedded.service import Overloaded, Service, now
+from paceline.servers._embedded.service import Overloaded, Service, Ticket, now
 from paceline.servers.base import Artifact, ServerSettings
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
@@ -238,7 +237,7 @@ class App:
             )
 
     def gone(self, connection: Connection) -> None:
-        if self.service is not None and isinstance(connection.ticket, WaitingRequest):
+        if self.service is not None and isinstance(connection.ticket, Ticket):
             self.service.cancel(connection.ticket)
 
     def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:
@@ -260,15 +259,15 @@ class App:
 
         try:
             request = decode_request(body, head.json_length, None if self.regions is None else self.regions.part)
-            waiting = service.submit(request, received, answer, encode_response)
+            ticket = service.submit(request, received, answer, encode_response)
         except ProtocolError as error:
             service.statistics.requests["refused"] += 1
             connection.answer_error(400, str(error))
         except Overloaded as error:
             connection.answer_error(503, str(error), b"Retry-After: 1\r\n")
         else:
-            if not waiting.payload.is_answered:
-                connection.ticket = waiting
+            if not ticket.is_answered:
+                connection.ticket = ticket
 
     def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
         """Register a region, unregister one or all, or list them."""

@@ -17,8 +17,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Policy:
@@ -30,34 +28,34 @@ class Policy:
     preferred: tuple[int, ...] = ()  # samples
 
 
-class WaitingRequest(Generic[T]):
+@dataclass(eq=False, slots=True)
+class WaitingRequest:
     """One request in the queue; compared by identity."""
 
-    __slots__ = ("arrival", "group", "payload", "size")
+    size: int  # samples
+    group: Hashable
+    arrival: int
 
-    def __init__(self, payload: T, size: int, group: Hashable, arrival: int) -> None:
-        self.payload = payload
-        self.size = size  # samples
-        self.group = group
-        self.arrival = arrival
+
+R = TypeVar("R", bound=WaitingRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class RequestBatch(Generic[T]):
+class RequestBatch(Generic[R]):
     """Requests for an instance to compute together."""
 
     instance: int
-    requests: list[WaitingRequest[T]]
+    requests: list[R]
     size: int  # samples
 
 
-class Batcher(Generic[T]):
+class Batcher(Generic[R]):
     """The waiting requests and the free instances. Every batch keeps its instance until `release()`."""
 
     def __init__(self, policy: Policy, instances: int) -> None:
         self.policy = policy
         self._free = deque(range(instances))
-        self._groups: OrderedDict[Hashable, OrderedDict[WaitingRequest[T], None]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, OrderedDict[R, None]] = OrderedDict()
         self._waiting = 0
         self._preferred = frozenset(policy.preferred)
 
@@ -65,7 +63,7 @@ class Batcher(Generic[T]):
         """How many requests wait."""
         return self._waiting
 
-    def add(self, request: WaitingRequest[T]) -> bool:
+    def add(self, request: R) -> bool:
         """Queue a request; False if the queue is full. Its arrival must not be before that of an earlier one."""
         if request.size > self.policy.max_batch:
             raise ValueError(f"{request.size} samples do not fit in a batch of {self.policy.max_batch}")
@@ -75,7 +73,7 @@ class Batcher(Generic[T]):
         self._waiting += 1
         return True
 
-    def cancel(self, request: WaitingRequest[T]) -> bool:
+    def cancel(self, request: R) -> bool:
         """Forget a request; False if it does not wait (any more)."""
         group = self._groups.get(request.group)
         if group is None or request not in group:
@@ -87,9 +85,9 @@ class Batcher(Generic[T]):
         """The instance has finished its batch."""
         self._free.append(instance)
 
-    def take(self, now: int) -> list[RequestBatch[T]]:
+    def take(self, now: int) -> list[RequestBatch[R]]:
         """Every batch that starts now."""
-        batches: list[RequestBatch[T]] = []
+        batches: list[RequestBatch[R]] = []
         while self._free and self._waiting:
             chosen = self._choose(now)
             if not chosen:
@@ -106,8 +104,8 @@ class Batcher(Generic[T]):
             return None
         return min(next(iter(group)).arrival for group in self._groups.values()) + self.policy.max_delay
 
-    def _choose(self, now: int) -> list[WaitingRequest[T]]:
-        best: list[WaitingRequest[T]] = []
+    def _choose(self, now: int) -> list[R]:
+        best: list[R] = []
         for group in self._groups.values():
             oldest = next(iter(group))
             if best and best[0].arrival <= oldest.arrival:
@@ -115,9 +113,9 @@ class Batcher(Generic[T]):
             best = self._startable(group, now) or best
         return best
 
-    def _startable(self, group: OrderedDict[WaitingRequest[T], None], now: int) -> list[WaitingRequest[T]]:
+    def _startable(self, group: OrderedDict[R, None], now: int) -> list[R]:
         """The requests at the head of a group that should start now."""
-        head: list[WaitingRequest[T]] = []
+        head: list[R] = []
         size = preferred = 0
         can_grow = True
         for request in group:
@@ -133,7 +131,7 @@ class Batcher(Generic[T]):
         is_due = now - head[0].arrival >= self.policy.max_delay
         return head if is_due or not can_grow or size == self.policy.max_batch else []
 
-    def _remove(self, group: OrderedDict[WaitingRequest[T], None], request: WaitingRequest[T]) -> None:
+    def _remove(self, group: OrderedDict[R, None], request: R) -> None:
         del group[request]
         self._waiting -= 1
         if not group:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,6 +63,7 @@ class RecordedWork:
         arrays = [tensor.numpy() for tensor in self._inputs]
         self.inputs: Arrays = {spec.name: array for spec, array in zip(artifact.inputs, arrays, strict=True)}
         self.outputs: Arrays = {name: tensor.numpy() for name, tensor in self._outputs.items()}
+        self.replay: Callable[[], object] = self.run  # or what was recorded of it
 
     def run(self) -> None:
         """From `inputs` to `outputs`; on a GPU this only launches the work."""
@@ -77,45 +77,37 @@ class RecordedWork:
         return self._compute()
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """The work on one batch size, and the call that does all of it."""
-
-    work: RecordedWork
-    replay: Callable[[], object]
-
-
 class Replaying(Buffered):
     """Batches of recorded sizes are replayed, all others are computed by another session."""
 
-    def __init__(self, recorded: Mapping[int, Recorded], otherwise: InferenceSession) -> None:
+    def __init__(self, recorded: Mapping[int, RecordedWork], otherwise: InferenceSession) -> None:
         self._recorded = recorded
         self._otherwise = otherwise
 
     def buffers(self, rows: int) -> Arrays | None:
         recorded = self._recorded.get(rows)
-        return recorded.work.inputs if recorded is not None else None
+        return recorded.inputs if recorded is not None else None
 
     def __call__(self, inputs: Arrays) -> Arrays:
         recorded = self._recorded.get(len(next(iter(inputs.values()))))
         if recorded is None:
             return self._otherwise(inputs)
-        for name, buffer in recorded.work.inputs.items():
+        for name, buffer in recorded.inputs.items():
             if inputs[name] is not buffer:
                 np.copyto(buffer, inputs[name])
         recorded.replay()
-        return {name: array.copy() for name, array in recorded.work.outputs.items()}  # the next batch goes there too
+        return {name: array.copy() for name, array in recorded.outputs.items()}  # the next batch goes there too
 
 
-def record(module: Any, artifact: Artifact, sizes: Sequence[int], device: str) -> dict[int, Recorded]:
+def record(module: Any, artifact: Artifact, sizes: Sequence[int], device: str) -> dict[int, RecordedWork]:
     """A CUDA graph for each batch size, copies from and to the host included; NotCaptured if one cannot be made."""
     recorded = {}
     try:
         gpu = open_device(device)
         with torch.inference_mode(), gpu.recording() as record_work:
             for rows in sorted(sizes, reverse=True):  # the largest first: the others find room in its memory
-                work = RecordedWork(module, artifact, rows, gpu.torch())
-                recorded[rows] = Recorded(work, record_work(work.run))
+                recorded[rows] = RecordedWork(module, artifact, rows, gpu.torch())
+                recorded[rows].replay = record_work(recorded[rows].run)
     except Exception as error:
         traceback.print_exception(error)
         # When the capture breaks, its end fails too and hides what has broken it.

@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 
 from paceline.load.tensors import Array, TensorSpec
-from paceline.servers.base import Artifact
+from paceline.servers.base import Artifact, Format
 
 Arrays = dict[str, Array]
 InferenceSession = Callable[[Arrays], Arrays]
+FORMATS: dict[str, Format] = {  # of engines that do not run the eager model
+    "torchscript": "torchscript",
+    "torch-export": "torch-export",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
+}
 
 
 class Buffered(ABC):

@@ -74,7 +74,7 @@ class GrpcServer:
         try:
             model, request = kserve_grpc.decode_request(message)
             await self._require_model(model, context)
-            waiting = service.submit(request, received, answer, _encode)
+            ticket = service.submit(request, received, answer, _encode)
         except ProtocolError as error:
             service.statistics.requests["refused"] += 1
             await context.abort(codes.INVALID_ARGUMENT, str(error))
@@ -83,8 +83,8 @@ class GrpcServer:
         try:
             result, stages = await answered
         except asyncio.CancelledError:  # the client has left, or its time is over
-            if not waiting.payload.is_answered:
-                service.cancel(waiting)
+            if not ticket.is_answered:
+                service.cancel(ticket)
             raise
         if isinstance(result, Exception):
             code = codes.INVALID_ARGUMENT if isinstance(result, ProtocolError) else codes.INTERNAL

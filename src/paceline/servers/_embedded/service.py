@@ -77,8 +77,8 @@ class Overloaded(Exception):
     """The queue is full."""
 
 
-@dataclass(slots=True)
-class Ticket:
+@dataclass(eq=False, slots=True)
+class Ticket(WaitingRequest):
     """One request in work; `answer` is called once, with an answer or an error, unless it is cancelled."""
 
     request: Request
@@ -87,7 +87,6 @@ class Ticket:
     encode: Encode
     received: int
     decoded: int
-    queued: int
     is_cancelled: bool = False
     is_answered: bool = False
 
@@ -156,7 +155,7 @@ class Service:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._alarm.close()
 
-    def submit(self, request: Request, received: int, answer: Answer, encode: Encode) -> WaitingRequest[Ticket]:
+    def submit(self, request: Request, received: int, answer: Answer, encode: Encode) -> Ticket:
         """Queue a request. ProtocolError if it does not fit the model, Overloaded if too many wait."""
         size = self._check(request)
         decoded = now()
@@ -164,27 +163,26 @@ class Service:
         if waits >= self._batcher.policy.max_queue:
             self.statistics.requests["shed"] += 1
             raise Overloaded(f"{waits} requests are waiting already; try again later")
-        ticket = Ticket(request, request.inputs, answer, encode, received, decoded, decoded)
-        waiting = WaitingRequest(ticket, size, _group(request.inputs), decoded)
+        group = _group(request.inputs)
+        ticket = Ticket(size, group, decoded, request, request.inputs, answer, encode, received, decoded)
         if self.processing is None:
-            self._queue(waiting)
+            self._queue(ticket)
         else:
             self._reading += 1
-            self._readers.submit(self._read, self.processing, waiting)
-        return waiting
+            self._readers.submit(self._read, self.processing, ticket)
+        return ticket
 
-    def _read(self, processing: Processing, waiting: WaitingRequest[Ticket]) -> None:
+    def _read(self, processing: Processing, ticket: Ticket) -> None:
         """Images and texts become tensors; called by readers."""
         result: Arrays | Exception
         try:
-            result = processing.before(waiting.payload.inputs[processing.takes.name].tolist())
+            result = processing.before(ticket.inputs[processing.takes.name].tolist())
         except Exception as error:
             result = error
-        self.call_in_loop(self._was_read, waiting, result)
+        self.call_in_loop(self._was_read, ticket, result)
 
-    def _was_read(self, waiting: WaitingRequest[Ticket], result: Arrays | Exception) -> None:
+    def _was_read(self, ticket: Ticket, result: Arrays | Exception) -> None:
         self._reading -= 1
-        ticket = waiting.payload
         if ticket.is_cancelled:
             return
         if isinstance(result, Exception):
@@ -192,12 +190,11 @@ class Service:
             self.statistics.requests["refused" if isinstance(result, ProtocolError) else "failed"] += 1
             ticket.answer(result, None)
             return
-        ticket.inputs, ticket.queued = result, now()
-        waiting.group, waiting.arrival = _group(result), ticket.queued
-        self._queue(waiting)
+        ticket.inputs, ticket.group, ticket.arrival = result, _group(result), now()
+        self._queue(ticket)
 
-    def _queue(self, waiting: WaitingRequest[Ticket]) -> None:
-        self._batcher.add(waiting)
+    def _queue(self, ticket: Ticket) -> None:
+        self._batcher.add(ticket)
         self._pump()
 
     def call_in_loop(self, call: Callable[..., object], *arguments: object) -> None:
@@ -205,11 +202,11 @@ class Service:
         with contextlib.suppress(RuntimeError):  # the loop has ended: so does the process
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    def cancel(self, waiting: WaitingRequest[Ticket]) -> None:
+    def cancel(self, ticket: Ticket) -> None:
         """The client has left."""
-        waiting.payload.is_cancelled = True
+        ticket.is_cancelled = True
         self.statistics.requests["cancelled"] += 1
-        self._batcher.cancel(waiting)
+        self._batcher.cancel(ticket)
 
     def describe(self) -> dict[str, Any]:
         """Counters as JSON."""
@@ -229,8 +226,8 @@ class Service:
         rows = self._rows(batch)
         room = session.buffers(rows) if isinstance(session, Buffered) else None
         arrays: Arrays = {}
-        for spec in self.inputs or [TensorSpec(name, "FP32", ()) for name in batch.requests[0].payload.inputs]:
-            parts = [waiting.payload.inputs[spec.name] for waiting in batch.requests]
+        for spec in self.inputs or [TensorSpec(name, "FP32", ()) for name in batch.requests[0].inputs]:
+            parts = [ticket.inputs[spec.name] for ticket in batch.requests]
             if rows > batch.size:
                 last = parts[-1][-1]
                 parts.append(np.broadcast_to(last, (rows - batch.size, *last.shape)))
@@ -248,9 +245,8 @@ class Service:
         self._batcher.release(batch.instance)
         self._pump()
         offset = 0
-        for waiting in batch.requests:
-            ticket = waiting.payload
-            begin, offset = offset, offset + waiting.size
+        for ticket in batch.requests:
+            begin, offset = offset, offset + ticket.size
             if ticket.is_cancelled:
                 continue
             ticket.is_answered = True
@@ -266,12 +262,12 @@ class Service:
             counted.requests["ok"] += 1
             stages = Stages(
                 decode=ticket.decoded - ticket.received,
-                queue=taken - ticket.queued,
+                queue=taken - ticket.arrival,
                 batch=filled - taken,
                 inference=computed - filled,
                 post=now() - computed,
                 size=batch.size,
-                pre=ticket.queued - ticket.decoded,
+                pre=ticket.arrival - ticket.decoded,
             )
             ticket.answer(message, stages)
 

@@ -71,13 +71,13 @@ class Buckets:
         self._clock = clock
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
 
-    def take(self, key: str, count: float = 1.0) -> float:
-        """Take one; 0 if there was one, otherwise the seconds until there will be. A count of 0 only looks."""
+    def take(self, key: str) -> float:
+        """Take one; 0 if there was one, otherwise the seconds until there will be."""
         now = self._clock()
         level, at = self._levels.pop(key, (self._burst, now))
         level = min(self._burst, level + (now - at) * self._rate)
         enough = level >= 1.0
-        self._levels[key] = (level - count if enough else level, now)
+        self._levels[key] = (level - 1.0 if enough else level, now)
         if len(self._levels) > _MOST_KEYS:
             self._levels.popitem(last=False)
         return 0.0 if enough else (1.0 - level) / self._rate
@@ -135,13 +135,13 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        address = (scope.get("client") or ("unknown", 0))[0]
+        address = scope["client"][0] if scope.get("client") else "unknown"
         request = _Request(scope["method"], scope["path"], Headers(scope=scope), address, state=state)
         is_begun = False
 
         async def hardened(message: Message) -> None:
             nonlocal is_begun
-            if message["type"] == "http.response.start" and not is_begun:
+            if message["type"] == "http.response.start":
                 is_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HARDENED.items() if request.is_page else (_HARDENED | _HARDENED_API).items():

@@ -82,7 +82,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family, kind)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the same address again after a crash
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)  # the same address again after a crash
         opened.bind(address)
         opened.listen(_BACKLOG)
     except OSError as error:

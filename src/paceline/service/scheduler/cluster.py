@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import count
 
 from paceline.core.errors import InputError
 from paceline.service.scheduler.state import (
@@ -148,7 +149,7 @@ class ClusterState:
         self._queues: dict[Needs, DemandQueue] = {}
         self._waiting: dict[int, dict[Needs, DemandQueue]] = {}  # of each shape, the queues that are not empty
         self._shapes: dict[tuple[tuple[SchedulerDevice, ...], int, float], Shape] = {}
-        self._number = 0
+        self._numbers = count()
 
     @property
     def waiting(self) -> Iterator[Demand]:
@@ -177,8 +178,7 @@ class ClusterState:
 
     def stuck(self) -> list[Demand]:
         """Jobs that wait for followers such as are not here."""
-        queues = [queue for needs, queue in self._queues.items() if len(queue) and not self.can_run(needs)]
-        return [demand for queue in queues for demand in queue]
+        return [demand for needs, queue in self._queues.items() if not self.can_run(needs) for demand in queue]
 
     def can_run(self, needs: Needs) -> bool:
         """Whether the followers that are here could ever run such a job, all else ended."""
@@ -216,9 +216,8 @@ class ClusterState:
             message = f"job '{demand.id}' is here already; give another one an id of its own"
             raise InputError("duplicate-job", message, value=demand.id)
         self.demands[demand.id] = demand
-        self._number += 1
         queue = self.queue_of(demand.needs)
-        queue.push(demand, self._number)
+        queue.push(demand, next(self._numbers))
         self._note(queue)
 
     def withdraw(self, demand: Demand) -> tuple[Follower, ...]:

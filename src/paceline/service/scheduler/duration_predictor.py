@@ -98,9 +98,9 @@ class History:
         near = [past for past in pasts if past.machine == machine] or list(pasts)
         if near:
             nearest = sorted((_distance(case.parameters, past.parameters), past.seconds) for past in near)[:NEAREST]
-            weights = [1.0 / (0.05 + distance) for distance, _ in nearest]
-            logs = sum(weight * math.log(seconds) for weight, (_, seconds) in zip(weights, nearest, strict=True))
-            return math.exp(logs / sum(weights)), Basis.NEAREST
+            weighted = [(1.0 / (0.05 + distance), math.log(seconds)) for distance, seconds in nearest]
+            logs = sum(weight * log for weight, log in weighted)
+            return math.exp(logs / sum(weight for weight, _ in weighted)), Basis.NEAREST
         if case.expected is not None:
             return case.expected, Basis.BUDGET
         return TIMEOUT_SHARE * case.timeout, Basis.TIMEOUT
@@ -118,9 +118,10 @@ def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """How unlike parameters are: doublings apart for numbers, 1 for any other difference."""
     total = 0.0
     for name in one.keys() | other.keys():
-        a, b = one.get(name), other.get(name)
+        a: Any = one.get(name)
+        b: Any = other.get(name)
         if a == b:
             continue
         numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
-        total += abs(math.log2(a / b)) if numbers and a and b else 1.0
+        total += abs(math.log2(a / b)) if numbers else 1.0
     return total

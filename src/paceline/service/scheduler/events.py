@@ -113,15 +113,13 @@ def _with_room(match: Match, drained: Sequence[Follower] = ()) -> list[Follower]
     if not drained and sum(map(len, match.shape.open.values())) < nodes:
         return None
     chosen = [follower for follower in drained if match.fits(follower.signature)][:nodes]
-    if len(chosen) < nodes:
-        buckets = [item for item in match.shape.open.items() if match.fits(item[0])]
-        if len(buckets) > 1:
-            # CPU-heavy jobs go where few others run; others go away from those, and where it is full already.
-            if match.needs.cpu_heavy:
-                buckets.sort(key=lambda item: -sum(item[0][:-1]))
-            else:
-                buckets.sort(key=lambda item: (item[0][-1], sum(item[0][:-1])))
-        chosen += islice(chain.from_iterable(bucket for _, bucket in buckets), nodes - len(chosen))
+    buckets = [item for item in match.shape.open.items() if match.fits(item[0])]
+    # CPU-heavy jobs go where few others run; others go away from those, and where it is full already.
+    if match.needs.cpu_heavy:
+        buckets.sort(key=lambda item: -sum(item[0][:-1]))
+    else:
+        buckets.sort(key=lambda item: (item[0][-1], sum(item[0][:-1])))
+    chosen += islice(chain.from_iterable(bucket for _, bucket in buckets), nodes - len(chosen))
     return chosen if len(chosen) == nodes else None
 
 
@@ -135,7 +133,7 @@ def _is_sooner_elsewhere(cluster: ClusterState, queue: DemandQueue, demand: Dema
         if faster.pace >= shape.pace or sum(map(len, cluster.queues_of(faster).values())) > waits_itself:
             continue
         # Room that was expected before now has not come: nothing is known about when it will.
-        rooms = (match.room_at(one, now) for one in faster.members if one.reservation is None)
+        rooms = (match.room_at(one, now) for one in faster.members)
         soonest = min((room for room in rooms if room > now), default=None)
         if soonest is not None and soonest + demand.seconds * faster.pace < now + demand.seconds * shape.pace:
             return True
@@ -145,7 +143,7 @@ def _is_sooner_elsewhere(cluster: ClusterState, queue: DemandQueue, demand: Dema
 def _may_start_on(follower: Follower, demand: Demand, now: float) -> bool:
     """Whether a follower that is drained for another job is free for this one: it must be over before."""
     other = follower.reservation
-    return other is None or other.demand is demand or now + demand.late_seconds * follower.pace <= other.until
+    return other is None or now + demand.late_seconds * follower.pace <= other.until
 
 
 # Tier two
@@ -204,8 +202,7 @@ def _drain(candidate: Candidate, asking: Follower, now: float) -> Reservation | 
     match, members = candidate.queue.match(asking.shape), asking.shape.members
     nodes = match.needs.nodes
     drained = len(asking.shape.drained)
-    most = DRAINED * len(members) if candidate.is_due else 0
-    if drained and drained + nodes > most:
+    if drained and not (candidate.is_due and drained + nodes <= DRAINED * len(members)):
         return None
     free = list(islice((one for one in members if one.reservation is None), max(nodes, LOOKED_AT)))
     soonest = nsmallest(nodes, ((match.room_at(one, now), index) for index, one in enumerate(free)))

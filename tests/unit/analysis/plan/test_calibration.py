@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from paceline.analysis.plan.calibrate import FREE, LIBAI, START, Observation, System, calibrate, observations
+from paceline.analysis.plan.calibrate import (
+    FREE,
+    LIBAI,
+    NOISE,
+    ROUNDS,
+    START,
+    Observation,
+    System,
+    Vector,
+    _least_squares,
+    calibrate,
+    observations,
+)
 from paceline.analysis.plan.timing import Cluster, samples_per_second
 from paceline.analysis.published.table import published_rows
 from paceline.core.errors import PacelineError
@@ -106,6 +119,67 @@ def test_a_calibration_on_one_row_moves_only_what_that_row_tells() -> None:
     fitted = calibrate([single], START)
     assert predicted([single], fitted) == pytest.approx([single.samples_per_s], rel=0.02)
     assert fitted.inter_bandwidth == pytest.approx(START.inter_bandwidth)
+
+
+def test_what_one_gpu_cannot_tell_stays_where_it_starts() -> None:
+    (single,) = [one for one in observations("libai") if one.layout.world_size == 1 and one.layout.micro_batch == 24]
+    start = replace(START, overlap=0.3, contention=0.7)
+    fitted = calibrate([single], start)
+    for name in ("overlap", "contention", "intra_bandwidth", "inter_bandwidth", "intra_latency"):
+        assert getattr(fitted, name) == pytest.approx(getattr(start, name)), name
+
+
+def test_a_fitted_number_strays_as_its_influence_and_its_freedom_allow() -> None:
+    """At the nearest cluster, what a number gains by straying further is what that costs."""
+    (single,) = [one for one in observations("libai") if one.layout.world_size == 1 and one.layout.micro_batch == 24]
+    observed = replace(single, samples_per_s=0.7 * predicted([single], START)[0])
+    fitted = calibrate([observed], START)
+    missed = math.log(predicted([observed], fitted)[0] / observed.samples_per_s)
+    for free in FREE[:1] + FREE[4:7]:
+        value = getattr(fitted, free.name)
+        moved = replace(fitted, **{free.name: value * math.exp(1e-5)})
+        influence = math.log(predicted([observed], moved)[0] / predicted([observed], fitted)[0]) / 1e-5
+        strayed = math.log(value / getattr(START, free.name))
+        assert strayed / free.freedom**2 == pytest.approx(-missed * influence / NOISE**2, rel=0.01), free.name
+
+
+def test_a_number_beyond_all_reason_stays_finite() -> None:
+    rate, contention = FREE[0], FREE[-1]
+    assert rate.write(1e9) == rate.write(50.5) == math.exp(50)
+    assert rate.write(-1e9) == rate.write(-50.5) == math.exp(-50)
+    assert rate.write(49.5) == math.exp(49.5)
+    assert rate.write(-49.5) == math.exp(-49.5)
+    assert contention.write(-1e9) == pytest.approx(math.exp(-50))
+    assert contention.write(contention.read(0.2)) == pytest.approx(0.2)
+
+
+def tried(residual: Callable[[float], float]) -> tuple[list[float], float]:
+    """The points that a fit of one number from zero tries, and where it ends."""
+    asked: list[float] = []
+
+    def residuals(numbers: Vector) -> Vector:
+        asked.append(float(numbers[0]))
+        return np.array([residual(asked[-1])])
+
+    end = float(_least_squares(residuals, np.zeros(1))[0])
+    return asked[2::2], end  # between them lie those that tell the slope
+
+
+def test_a_fit_grows_bolder_with_every_step_that_gains() -> None:
+    points, end = tried(lambda number: number - 5)
+    assert [5 - point for point in points[:4]] == pytest.approx([5 / 2, 5 / 8, 5 / 80, 5 / 2240], rel=1e-6)
+    assert end == pytest.approx(5, abs=1e-10)
+
+
+def test_a_fit_does_not_take_a_step_without_a_gain_and_tries_a_shorter_one() -> None:
+    points, end = tried(lambda number: 1 - number if number < 0.3 else 1)
+    assert points[:2] == pytest.approx([1 / 2, 1 / 5])
+    assert 0.29 < end < 0.3
+
+
+def test_a_fit_ends_once_a_step_gains_next_to_nothing() -> None:
+    points, _ = tried(lambda number: 1 + 1e-3 * (number - 1) ** 2)
+    assert len(points) < ROUNDS / 2
 
 
 def test_a_calibration_on_nothing_is_refused() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.analysis.plan.calibrate import as_published, observations
-from paceline.analysis.plan.memory import in_flight, rank_memory, stage_memory, stage_parameters
+from paceline.analysis.plan.memory import (
+    BUCKET,
+    OUTSIDE,
+    USABLE,
+    WORKSPACE,
+    RankMemory,
+    in_flight,
+    rank_memory,
+    stage_memory,
+    stage_parameters,
+)
 from paceline.analysis.plan.transformer import Transformer, transformer
 from paceline.core.layout import Layout
 
@@ -88,14 +101,127 @@ def test_the_logits_are_on_the_last_stage_and_the_embedding_on_both_ends() -> No
 
 
 def test_the_last_stage_has_fewer_layers_for_its_head() -> None:
-    assert GPT2.stage_layers(4) == (7, 7, 7, 3)
-    assert transformer("bert", 24).stage_layers(4) == (6, 6, 6, 6)
-    assert sum(GPT2.stage_layers(7)) == 24
+    assert GPT2.stage_layers(4, 1) == (7, 7, 7, 3)
+    assert transformer("bert", 24).stage_layers(4, 1) == (6, 6, 6, 6)
+    assert sum(GPT2.stage_layers(7, 1)) == 24
 
 
 def test_a_single_micro_batch_has_no_gradients_from_before() -> None:
     once, twice = (rank_memory(GPT2, layout(f"gpt2/nl24_bf16_1x1x1_mb6_gb{gb}_1n1g")) for gb in (6, 12))
     assert twice.peak - once.peak == pytest.approx(once.gradients)
+
+
+TINY = Transformer(family="bert", layers=6, hidden=6, heads=2, sequence=10, vocabulary=200, scored=4)
+ODD = replace(TINY, hidden=5)  # an odd number of weights, which two ranks share with one to spare
+
+
+@pytest.mark.parametrize(
+    ("word", "stage", "expected"),
+    [  # layers, micro-batches in flight, bytes of a layer and of working memory, entries and bytes of the vocabulary
+        ("bert/nl6_bf16_1x1x1_mb3_gb6_1n1g", 0, (6, 1, 8 + 24, 4 + 8, 256, 4)),
+        ("bert/nl6_fp32_1x1x1_mb3_gb6_1n1g", 0, (6, 1, 16 + 48, 4 + 16, 256, 8)),
+        ("bert/nl6_bf16_1x2x1_mb3_gb6_1n2g", 0, (6, 1, 8 + 12, 4 + 4, 128, 10)),
+        ("bert/nl6_fp32_1x2x1_mb3_gb6_1n2g", 0, (6, 1, 16 + 24, 4 + 8, 128, 12)),
+        ("bert/nl6_bf16_1x1x1_ac_mb3_gb6_1n1g", 0, (6, 1, 2, 4 + 8 + 8 + 24, 256, 4)),
+        ("bert/nl6_fp32_1x2x1_ac_mb3_gb6_1n2g", 0, (6, 1, 4, 4 + 8 + 16 + 24, 128, 12)),
+        ("bert/nl6_fp16_1x1x2_mb3_gb12_1n2g", 0, (3, 2, 8 + 24, 4 + 8, 0, 0)),
+        ("bert/nl6_fp16_1x1x2_mb3_gb12_1n2g", 1, (3, 1, 8 + 24, 4 + 8, 256, 4)),
+        ("bert/nl6_fp16_1x1x2_mb3_gb3_1n2g", 0, (3, 1, 8 + 24, 4 + 8, 0, 0)),
+    ],
+)
+def test_every_part_is_as_the_table_has_it(word: str, stage: int, expected: tuple[int, ...]) -> None:
+    where = layout(word)
+    model = replace(TINY, even_stages=True)
+    layers, in_flight_here, of_layer, of_working, entries, of_entry = expected
+    numbers = 3 * 10 * 6
+    memory = stage_memory(model, where, stage)
+    count = stage_parameters(model, where, stage)
+    assert (memory.stage, memory.parameters, memory.gradients, memory.optimizer) == (
+        stage,
+        4 * count,
+        4 * count,
+        8 * count,
+    )
+    assert memory.casts == (0 if where.precision == "fp32" else 2 * count)
+    assert memory.activations == in_flight_here * layers * of_layer * numbers
+    assert memory.working == of_working * numbers
+    assert memory.vocabulary == 3 * 4 * entries * of_entry
+    assert memory.temporary == WORKSPACE
+    assert memory.single_pass is (where.micro_batches == 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "stage", "count"),
+    [  # a layer has 12 h^2 + 7 h that are split and 6 h that are not; then embedding, head, and the tied embedding
+        ("bert/nl6_bf16_1x1x1_mb1_gb1_1n1g", 0, 6 * (335 + 30) + (256 + 10 + 4) * 5 + 25 + 15 + 256),
+        ("bert/nl6_bf16_1x2x1_mb1_gb1_1n2g", 0, 6 * (168 + 30) + (128 + 10 + 4) * 5 + 25 + 15 + 128),
+        ("bert/nl6_bf16_1x2x2_mb1_gb2_1n4g", 0, 3 * (168 + 30) + (128 + 10 + 4) * 5),
+        ("bert/nl6_bf16_1x2x2_mb1_gb2_1n4g", 1, 3 * (168 + 30) + 25 + 15 + 128 + 128 * 5),
+        ("bert/nl6_bf16_1x1x3_mb1_gb3_1n3g", 0, 2 * (335 + 30) + (256 + 10 + 4) * 5),
+        ("bert/nl6_bf16_1x1x3_mb1_gb3_1n3g", 1, 2 * (335 + 30)),
+        ("bert/nl6_bf16_1x1x3_mb1_gb3_1n3g", 2, 2 * (335 + 30) + 25 + 15 + 256 + 256 * 5),
+    ],
+)
+def test_the_parameters_of_a_stage_are_counted_by_hand(word: str, stage: int, count: int) -> None:
+    assert stage_parameters(replace(ODD, even_stages=True), layout(word), stage) == count
+
+
+def test_data_parallel_ranks_have_two_buckets_of_gradients_on_their_way() -> None:
+    alone, two = (layout(f"gpt2/nl24_bf16_{data}x1x1_mb2_gb4_1n{data}g") for data in (1, 2))
+    assert rank_memory(GPT2, alone).temporary == WORKSPACE
+    assert rank_memory(GPT2, two).temporary == WORKSPACE + 2 * BUCKET
+    small = layout("bert/nl6_bf16_2x1x1_mb2_gb4_1n2g")
+    assert rank_memory(TINY, small).temporary == WORKSPACE + 2 * 4 * TINY.parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "peak"),
+    [
+        ({}, 1 + 2 + 8 + (16 + 64 + 128) + 4),
+        ({"vocabulary": 256}, 1 + 2 + 8 + (16 + 256 + 128) + 4),
+        ({"single_pass": True}, 1 + 2 + 8 + (16 + 64 + 128)),
+        ({"single_pass": True, "gradients": 512}, 1 + 2 + 8 + 512),
+    ],
+)
+def test_the_peak_adds_what_is_held_at_once(changes: dict[str, Any], peak: float) -> None:
+    parts: dict[str, Any] = {"parameters": 1, "casts": 2, "gradients": 4, "optimizer": 8, "activations": 16}
+    parts |= {"vocabulary": 32, "working": 64, "temporary": 128, "stage": 0, "single_pass": False}
+    memory = RankMemory(**parts | changes)
+    assert memory.peak == peak
+    assert memory.occupied == peak + OUTSIDE
+
+
+def test_a_gpu_holds_what_leaves_the_allocator_its_gaps_and_not_a_byte_more() -> None:
+    size = 2.0**40
+    parts = {
+        "casts": 0,
+        "gradients": 0,
+        "optimizer": 0,
+        "activations": 0,
+        "vocabulary": 0,
+        "working": 0,
+        "temporary": 0,
+    }
+    exact = RankMemory(stage=0, parameters=USABLE * size - OUTSIDE, single_pass=False, **parts)
+    assert exact.fits(size)
+    assert not replace(exact, parameters=exact.parameters + 1).fits(size)
+
+
+def test_a_rank_is_that_of_the_fullest_stage() -> None:
+    deep = layout("gpt2/nl24_bf16_1x1x4_mb2_gb32_1n4g")
+    assert rank_memory(GPT2, deep).peak == max(stage_memory(GPT2, deep, stage).peak for stage in range(4))
+
+
+def test_stages_share_layers_evenly_where_the_head_does_not_count() -> None:
+    even = replace(GPT2, even_stages=True)
+    assert even.stage_layers(4, 1) == (6, 6, 6, 6)
+    assert even.stage_layers(5, 1) == (5, 5, 5, 5, 4)
+
+
+@pytest.mark.parametrize(("tokens", "scored"), [(512, 80), (320, 48), (321, 64), (16, 16), (8, 8)])
+def test_bert_predicts_fifteen_percent_of_its_tokens_in_sixteens(tokens: int, scored: int) -> None:
+    assert transformer("bert", 24, sequence=tokens).scored == scored
+    assert transformer("gpt2", 24, sequence=tokens).scored == tokens
 
 
 @given(

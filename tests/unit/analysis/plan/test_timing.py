@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.analysis.plan.memory import stage_parameters
 from paceline.analysis.plan.timing import (
     Cluster,
     RankPlacement,
@@ -58,7 +59,7 @@ def test_one_gpu_computes_and_updates_and_nothing_else() -> None:
 
 def test_checkpointing_computes_a_third_of_the_layers_again() -> None:
     time = timed("gpt2/nl24_bf16_1x1x1_ac_mb6_gb24_1n1g")
-    assert time.recompute == pytest.approx((EVEN.step_flops(24) - EVEN.head_flops(24)) / 3 / PLAIN.rate)
+    assert time.recompute == pytest.approx((EVEN.step_flops(24) - EVEN.head_flops(24, 1)) / 3 / PLAIN.rate)
 
 
 def test_equal_stages_wait_for_p_minus_1_of_m_micro_batches() -> None:
@@ -97,7 +98,15 @@ def test_gradients_are_summed_once_a_step_and_hide_behind_the_backward_pass() ->
 
 @pytest.mark.parametrize(
     ("size", "stride", "crosses", "members", "nodes"),
-    [(8, 1, False, 8, 1), (16, 1, True, 8, 2), (4, 2, False, 4, 1), (4, 8, True, 1, 4), (8, 2, True, 4, 2)],
+    [
+        (8, 1, False, 8, 1),
+        (16, 1, True, 8, 2),
+        (4, 2, False, 4, 1),
+        (4, 8, True, 1, 4),
+        (8, 2, True, 4, 2),
+        (3, 1, True, 3, 1),  # of three groups, the last lies on two nodes
+        (3, 4, True, 2, 2),
+    ],
 )
 def test_where_the_ranks_of_an_axis_lie(size: int, stride: int, crosses: bool, members: int, nodes: int) -> None:
     where = RankPlacement(size, stride, per_node=8)
@@ -118,6 +127,124 @@ def test_without_a_switch_two_gpus_have_one_link() -> None:
     pair, all_of_them = (all_reduce_time(meshed, 1e9, RankPlacement(size, 1, 8)) for size in (2, 8))
     assert pair == pytest.approx(1e9 / 25e9)
     assert all_of_them == pytest.approx(2 * 7 / 8 * 1e9 / 100e9)
+
+
+def test_every_exchange_has_the_latency_of_its_slowest_link() -> None:
+    late = replace(PLAIN, intra_latency=0.25, inter_latency=4.0)
+    inside, across = RankPlacement(8, 1, 8), RankPlacement(16, 1, 8)
+    for exchange in (all_reduce_time, send_time):
+        assert exchange(late, 1e9, inside) == pytest.approx(exchange(PLAIN, 1e9, inside) + 0.25)
+        assert exchange(late, 1e9, across) == pytest.approx(exchange(PLAIN, 1e9, across) + 4.0)
+        assert exchange(late, 1e9, RankPlacement(1, 1, 8)) == 0.0
+        assert exchange(late, 0.0, RankPlacement(2, 1, 8)) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("stride", "senders"), [(1, 1), (4, 4), (8, 8), (16, 8)])
+def test_as_many_ranks_send_at_once_as_a_node_has_at_its_border(stride: int, senders: int) -> None:
+    assert send_time(PLAIN, 1e9, RankPlacement(16, stride, 8)) == pytest.approx(senders * 1e9 / 10e9)
+
+
+@pytest.mark.parametrize(
+    ("size", "nodes", "groups"),
+    [(16, 2, 1.0), (32, 4, 1.0), (64, 8, 1.0), (3, 1, 8 / 3)],
+)
+def test_the_more_nodes_sum_the_less_bandwidth_each_has(size: int, nodes: int, groups: float) -> None:
+    contended = replace(PLAIN, contention=0.5)
+    where = RankPlacement(size, 1, 8)
+    assert where.nodes == nodes
+    lost = (nodes / 2) ** 0.5 if nodes > 2 else 1.0
+    assert all_reduce_time(contended, 1e9, where) == pytest.approx(2 * (size - 1) / size * 1e9 * groups * lost / 10e9)
+
+
+def test_a_sum_over_nodes_takes_as_long_as_its_slower_part() -> None:
+    slow_inside = replace(PLAIN, intra_bandwidth=1e9)
+    assert all_reduce_time(slow_inside, 1e9, RankPlacement(16, 1, 8)) == pytest.approx(2 * 15 / 16 * 1e9 / 1e9)
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    time = StepTime(compute=1, recompute=2, tensor=4, pipeline=8, bubble=16, data=32, optimizer=64)
+    assert time.total == 127
+    assert time.communication == 4 + 8 + 32
+    assert time.share(254) == 2
+
+
+COSTLY = replace(
+    PLAIN,
+    intra_latency=3e-3,
+    inter_latency=7e-3,
+    layer_overhead=5e-3,
+    head_cost=0.5,
+    attention_cost=3.0,
+    overlap=0.25,
+    contention=0.5,
+    skips_masked=False,
+    reduced_bytes=2,
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "layers", "places"),
+    [
+        ("gpt2/nl24_bf16_2x2x3_ac_mb2_gb32_1n12g", (9, 9, 6), ((2, 1, 12), (3, 4, 12), (2, 2, 12))),
+        ("gpt2/nl24_fp32_2x2x4_mb2_gb32_2n8g", (7, 7, 7, 3), ((2, 1, 8), (4, 4, 8), (2, 2, 8))),
+        ("bert/nl24_bf16_4x1x2_mb2_gb32_1n8g", (12, 12), ((1, 1, 8), (2, 4, 8), (4, 1, 8))),
+        ("bert/nl24_fp32_1x8x1_ac_mb2_gb32_1n8g", (24,), ((8, 1, 8), (1, 8, 8), (1, 8, 8))),
+    ],
+)
+def test_a_whole_step_is_what_its_stages_take(
+    word: str, layers: tuple[int, ...], places: tuple[tuple[int, int, int], ...]
+) -> None:
+    layout = Layout.parse(word).check()
+    model = transformer(layout.model, 24)
+    assert model.stage_layers(layout.pipeline, layout.tensor) == layers
+    in_tensor, in_pipeline, in_data = (RankPlacement(*place) for place in places)
+    hidden, tokens = 1024, 2 * model.sequence  # two samples in a micro-batch
+    is_gpt2, wide = layout.model == "gpt2", 4 if layout.precision == "fp32" else 2
+    # Scores of masked tokens are computed as well, so that both models have four products of them.
+    per_token = 72 * hidden**2 + 3.0 * 12 * model.sequence * hidden
+    of_layer = tokens * per_token / layout.tensor / 100e12 + 5e-3
+    scored = tokens if is_gpt2 else 2 * 80
+    of_head = 0.5 * 6 * scored * hidden * model.padded_vocabulary(layout.tensor) / layout.tensor / 100e12
+    volume = tokens * hidden * wide
+    compute = [count * of_layer for count in layers]
+    again = [seconds / 3 if layout.checkpointing else 0.0 for seconds in compute]
+    compute[-1] += of_head
+    sums = 6 if layout.checkpointing else 4
+    tensor = [count * sums * all_reduce_time(COSTLY, volume, in_tensor) for count in layers]
+    ends = {1: [0], 2: [1, 1], 3: [1, 2, 1], 4: [1, 2, 2, 1]}[layout.pipeline]
+    handed = [count * send_time(COSTLY, volume, in_pipeline) for count in ends]
+    stages = [sum(parts) for parts in zip(compute, again, tensor, handed, strict=True)]
+    micro_batches, each = layout.micro_batches, layout.micro_batches / layout.pipeline
+    largest = max(stage_parameters(model, layout, stage) for stage in range(layout.pipeline))
+    reduction = all_reduce_time(COSTLY, 2.0 * largest, in_data)
+    time = step_time(model, layout, COSTLY)
+    assert time.compute == pytest.approx(each * sum(compute))
+    assert time.recompute == pytest.approx(each * sum(again))
+    assert time.tensor == pytest.approx(each * sum(tensor))
+    assert time.pipeline == pytest.approx(each * sum(handed))
+    assert time.optimizer == pytest.approx(34 * largest / 1e12)
+    assert time.data == pytest.approx(reduction - min(0.25 * reduction, 2 / 3 * min(compute)))
+    busy = sum(stages) + (micro_batches - 1) * max(stages)
+    assert time.bubble == pytest.approx(busy - each * sum(stages), abs=1e-9)
+    assert time.total == pytest.approx(busy + time.data + time.optimizer)
+    assert samples_per_second(model, layout, COSTLY) == pytest.approx(32 / time.total)
+
+
+def test_masked_scores_cost_only_where_they_are_computed() -> None:
+    word = "gpt2/nl24_bf16_1x1x1_mb6_gb24_1n1g"
+    wasteful = timed(word, replace(PLAIN, skips_masked=False))
+    assert wasteful.compute - timed(word).compute == pytest.approx(24 * EVEN.attention_flops(24) / PLAIN.rate)
+    bert, bert_word = transformer("bert", 24), Layout.parse("bert/nl24_bf16_1x1x1_mb6_gb24_1n1g")
+    assert step_time(bert, bert_word, replace(PLAIN, skips_masked=False)) == step_time(bert, bert_word, PLAIN)
+
+
+def test_the_reduction_hides_behind_the_shortest_backward_pass() -> None:
+    slow = replace(PLAIN, overlap=1.0, intra_bandwidth=1e8)
+    layout = Layout.parse("gpt2/nl24_bf16_2x1x2_mb4_gb32_2n2g").check()
+    largest = max(stage_parameters(EVEN, layout, stage) for stage in range(2))
+    reduction = all_reduce_time(slow, 4.0 * largest, RankPlacement(2, 1, 2))
+    first_stage = 12 * (EVEN.linear_flops(4) + EVEN.attention_flops(4)) / slow.rate  # the last one has the head
+    assert step_time(EVEN, layout, slow).data == pytest.approx(reduction - 2 / 3 * first_stage)
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.communication._exchange import EXACT, OPERATIONS, ROOT, Payload
+from paceline.benchmarks.communication._exchange import EXACT, OPERATIONS, ROOT, Payload, Transfer
 from paceline.core.errors import Unsupported
 
 DTYPES = {"fp32": np.float32, "fp16": np.float16}
@@ -17,13 +17,10 @@ LARGE = 4 * 3 * 10_000  # bytes: more than one period of the data for each of th
 def payloads(name: str, ranks: int, size: int, *, in_place: bool = False, precision: str = "fp32") -> list[Payload]:
     return [
         Payload(
-            OPERATIONS[name],
+            Transfer(OPERATIONS[name], precision, in_place, seed=5),
             rank,
             ranks,
             size,
-            precision=precision,
-            in_place=in_place,
-            seed=5,
             empty=lambda count: np.zeros(count, DTYPES[precision]),
             lift=lambda table: table.astype(DTYPES[precision]),
         )
@@ -125,13 +122,10 @@ def test_sums_stay_exact_in_short_formats(ranks: int) -> None:
 def test_sums_that_no_short_format_can_hold_are_unsupported() -> None:
     with pytest.raises(Unsupported, match="300 ranks cannot be checked exactly in bf16: use fp32"):
         Payload(
-            OPERATIONS["reduce"],
+            Transfer(OPERATIONS["reduce"], "bf16", in_place=True, seed=1),
             0,
             300,
             4096,
-            precision="bf16",
-            in_place=True,
-            seed=1,
             empty=np.zeros,
             lift=lambda table: table,
         )

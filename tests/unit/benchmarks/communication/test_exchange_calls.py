@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paceline.benchmarks.communication import _mpi_worker
-from paceline.benchmarks.communication._exchange import OPERATIONS, Payload, TorchExchange
+from paceline.benchmarks.communication._exchange import OPERATIONS, Payload, TorchExchange, Transfer
 from paceline.benchmarks.ranks import Ranks
 from paceline.devices.cpu import CpuDevice
 
@@ -54,7 +54,7 @@ def test_torch_is_called_without_a_search_for_it(
     calls: list[str] = []
     wanted = FUNCTIONS[name][0]
     monkeypatch.setattr(distributed, wanted, noted(calls, wanted), raising=False)
-    exchange = TorchExchange(OPERATIONS[name], Ranks(0, 2), 64, CpuDevice(), precision="fp32", in_place=False, seed=1)
+    exchange = TorchExchange(Transfer(OPERATIONS[name], "fp32", False, 1), Ranks(0, 2), 64, CpuDevice())
     imported.clear()
     exchange.call()
     exchange.start()
@@ -68,17 +68,14 @@ def test_mpi_is_called_without_a_search_for_it(name: str, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(IN_PLACE=object())))
     functions = {function: noted(calls, function) for _, function in FUNCTIONS.values()}
     payload = Payload(
-        OPERATIONS[name],
+        Transfer(OPERATIONS[name], "fp32", False, 1),
         0,
         2,
         64,
-        precision="fp32",
-        in_place=False,
-        seed=1,
         empty=lambda count: np.empty(count, np.float32),
         lift=lambda table: table.astype(np.float32),
     )
-    exchange = _mpi_worker.MpiExchange(payload, False, SimpleNamespace(Get_rank=lambda: 0, **functions))
+    exchange = _mpi_worker.MpiExchange(payload, SimpleNamespace(Get_rank=lambda: 0, **functions))
     imported.clear()
     exchange.call()
     assert calls == [FUNCTIONS[name][1]]

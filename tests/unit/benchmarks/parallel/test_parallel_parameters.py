@@ -143,3 +143,83 @@ def test_what_cannot_be_done_says_what_to_use(parameters: dict[str, Any], words:
     (case,) = cases(**parameters)
     with pytest.raises(Unsupported, match=words):
         Parallel().measure(ParallelParameters(**parameters), Context(case=case))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"case": "gpt2/nl2_fp16_1x1x1_ac_mb4_gb4_1n1g", "checkpointing": True},
+        {"checkpointing": True},
+        {"heads": 16, "tensor": 16},
+        {"precision": "fp8", "fp8_least": 32, "fp8_recipe": "rowwise"},
+        {"tensor": 2, "sequence_parallel": True, "sequence": 32},
+        {"tensor": 3, "heads": 3, "hidden": 96, "sequence": 32},  # the sequence stays whole
+        {"model": "bert", "vocabulary": 1},
+        {"pipeline": 2, "layers": 2},
+        {"pipeline": 2, "layers": 4, "schedule": "interleaved"},
+        {"pipeline": 4, "micro_batch": 2, "global_batch": 8},
+        {"pipeline": 4, "micro_batch": 2, "global_batch": 4, "schedule": "gpipe"},
+        {"pipeline": 4, "micro_batch": 1, "global_batch": 3, "schedule": "interleaved"},  # one round
+        {"pipeline": 2, "micro_batch": 1, "global_batch": 5, "schedule": "looped-bfs"},
+        {"pipeline": 2, "micro_batch": 1, "global_batch": 6, "schedule": "zero-bubble"},
+        {"pipeline": 2, "micro_batch": 1, "global_batch": 4, "schedule": "dual-pipe-v"},
+    ],
+)
+def test_what_goes_together_is_taken(parameters: dict[str, Any]) -> None:
+    assert len(cases(**parameters)) == 1
+
+
+def test_a_schedule_that_fills_its_stages_counts_those_of_each_rank() -> None:
+    with refused("too-few-micro-batches", key="schedule", case=1):
+        cases(pipeline=2, micro_batch=1, global_batch=3, schedule="dual-pipe-v")
+
+
+@pytest.mark.parametrize("name", ["fp8_recipe", "fp8_least"])
+def test_what_is_for_fp8_is_refused_elsewhere(name: str) -> None:
+    with refused("key-does-not-apply", key=name, case=1):
+        cases(precision="bf16", **{name: {"fp8_recipe": "rowwise", "fp8_least": 17}[name]})
+
+
+@pytest.mark.parametrize("key", ["model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch"])
+def test_a_word_is_not_contradicted_even_by_what_it_says(key: str) -> None:
+    layout = ParallelParameters(case=WORD).layout
+    with refused("conflicting-keys", key=key, case=1):
+        cases(nodes=2, case=WORD, **{key: getattr(layout, key)})
+
+
+def test_a_contradiction_within_a_word_is_one_of_the_word() -> None:
+    with refused("not-divisible", key="heads", case=1):
+        cases(case="gpt2/nl24_fp16_1x2x1_mb4_gb4_1n2g", heads=1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "batches"),
+    [
+        ({}, (4, 4)),
+        ({"data": 3}, (4, 12)),
+        ({"pipeline": 2}, (4, 16)),
+        ({"pipeline": 3, "data": 2, "micro_batch": 5}, (5, 60)),
+        ({"global_batch": 8}, (4, 8)),
+    ],
+)
+def test_a_batch_that_is_not_given_is_one_micro_batch_or_two_for_each_pipeline_rank(
+    parameters: dict[str, Any], batches: tuple[int, int]
+) -> None:
+    layout = ParallelParameters(**parameters).layout
+    assert (layout.micro_batch, layout.global_batch) == batches
+    assert (layout.nodes, layout.gpus) == (1, layout.data * layout.tensor * layout.pipeline)
+    assert (layout.model, layout.layers, layout.precision) == ("gpt2", 24, "fp16")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name", "stages"),
+    [
+        ({"schedule": "gpipe"}, "", 1),
+        ({"pipeline": 2}, "1f1b", 2),
+        ({"pipeline": 2, "schedule": "interleaved"}, "interleaved", 4),
+        ({"pipeline": 3, "schedule": "dual-pipe-v"}, "dual-pipe-v", 6),
+    ],
+)
+def test_a_schedule_is_that_of_a_pipeline(parameters: dict[str, Any], name: str, stages: int) -> None:
+    chosen = ParallelParameters(**parameters)
+    assert (chosen.schedule_name, chosen.stages) == (name, stages)

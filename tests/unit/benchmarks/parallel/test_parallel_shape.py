@@ -123,3 +123,36 @@ def order_of(name: str, ranks: int, micro_batches: int, stages_per_rank: int, ra
     schedule.microbatches_per_round = micro_batches // max(1, micro_batches // ranks)
     actions = [one for one in schedule._calculate_single_rank_operations(rank) if one is not None]
     return [(one.stage_index, one.computation_type.name == "FORWARD", one.microbatch_index) for one in actions]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "counts"),
+    [
+        # The head is worth 50304 / (12 x 1024 + 1024) = 3.8 layers of gpt2, and a quarter of one of bert.
+        ({"model": "gpt2", "layers": 24, "pipeline": 4}, [7, 7, 7, 3]),
+        ({"model": "bert", "layers": 27, "pipeline": 4}, [7, 7, 7, 6]),
+        # 80 of 512 tokens x 4096 / (12 x 32 + 2 x 512) = 0.45, and 4096 / (12 x 32 + 512) = 4.6.
+        ({"model": "bert", "layers": 9, "pipeline": 2, "hidden": 32, "vocabulary": 4096}, [5, 4]),
+        ({"model": "gpt2", "layers": 12, "pipeline": 2, "hidden": 32, "vocabulary": 4096, "sequence": 512}, [8, 4]),
+    ],
+)
+def test_a_head_is_worth_layers(parameters: dict[str, Any], counts: list[int]) -> None:
+    assert split_layers(ParallelParameters(**parameters)) == counts
+
+
+@pytest.mark.parametrize(("name", "ranks", "micro_batches"), [("gpipe", 1, 4), ("1f1b", 3, 3), ("gpipe", 3, 1)])
+def test_one_stage_on_each_rank_fills_and_drains_once(name: str, ranks: int, micro_batches: int) -> None:
+    ideal = ideal_bubble(name, ranks, micro_batches, 1)
+    assert ideal == (pytest.approx((ranks - 1) / (micro_batches + ranks - 1)), "(p - 1) / (m + p - 1)")
+
+
+def test_the_formula_of_few_micro_batches_is_named() -> None:
+    ideal = ideal_bubble("looped-bfs", 4, 3, 2)
+    assert ideal == (pytest.approx(1 - 6 / 10), "1 - 2 m / (2 p + m - 1), as m < p")
+    equal = ideal_bubble("looped-bfs", 4, 4, 2)
+    assert equal == (pytest.approx(3 / 11), "(p - 1) / (2 m + p - 1)")
+
+
+@pytest.mark.parametrize(("tokens", "masked"), [(106, 16), (107, 32), (213, 32), (214, 48), (16, 16), (15, 15), (1, 1)])
+def test_masked_tokens_are_a_multiple_of_sixteen_where_there_are_as_many(tokens: int, masked: int) -> None:
+    assert masked_tokens(tokens) == masked

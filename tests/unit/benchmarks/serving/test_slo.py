@@ -1,4 +1,4 @@
-"""A promise is kept, or it is said why not."""
+"""An SLO is met, or the report says why not."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,52 @@ def test_names_that_would_be_the_same_stay_apart_and_no_ending_is_taken_for_anot
     assert sorted(families["paceline_a_b"].samples.values()) == [1.0, 2.0]
     assert "paceline_calls_total_value" in families
     assert list(families["paceline_far"].samples.values()) == [math.inf]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # infinity less infinity
+def test_names_units_and_words_of_metrics() -> None:
+    def measured(name: str, unit: str, value: float = 1.0, **more: Any) -> Measurement:
+        return Measurement.of_value(Metric(name=name, unit=unit, **more), value)
+
+    families = parse(
+        openmetrics.render(
+            run_of(
+                [
+                    record(
+                        case(0, "train", "x"),
+                        [
+                            measured("calls_total", "s", better=Better.LOWER, description="All calls"),
+                            measured("wait_seconds", "s"),
+                            measured("depth", "", -math.inf, better=Better.HIGHER),
+                            measured("use", "images/J", math.nan),
+                            measured("count", ""),
+                        ],
+                    )
+                ]
+            )
+        )
+    )
+    assert families["paceline_calls_total_seconds"].help == "All calls; lower is better"
+    assert families["paceline_wait_seconds"].help == "wait seconds"
+    assert families["paceline_depth"].help == "depth; higher is better"
+    assert list(families["paceline_depth"].samples.values()) == [-math.inf]
+    assert math.isnan(*families["paceline_use_images_per_j"].samples.values())
+    assert "paceline_count_value" in families
+
+
+def test_the_ends_of_an_interval_are_in_the_unit_of_the_value() -> None:
+    share = Measurement.of_samples(Metric(name="share", unit="%", better=Better.LOWER), [49.0, 50.0, 51.0] * 20)
+    families = parse(openmetrics.render(run_of([record(case(0, "train", "x"), [share])])))
+    assert share.interval is not None
+    ends = [list(families[f"paceline_share{end}_ratio"].samples.values()) for end in ("_low", "", "_high")]
+    assert ends == [[pytest.approx(value / 100)] for value in (share.interval.low, share.value, share.interval.high)]
+    assert families["paceline_share_low_ratio"].help == "lower end of the interval: share; lower is better"
+
+
+def test_cases_are_in_the_order_of_the_run() -> None:
+    run = literal_run()
+    run.records.reverse()
+    assert openmetrics.render(run) == openmetrics.render(literal_run())
 
 
 def test_the_parser_is_strict() -> None:

@@ -10,9 +10,21 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import MissingDependency
+from paceline.core.record import Measurement, RecordWarning
 from paceline.report.export import parquet
 from support.micro_records import micro_run
-from support.records import hostile_run, literal_run, sample_run
+from support.records import (
+    LOSS,
+    RUN_ID,
+    STEP_TIME,
+    case,
+    hostile_run,
+    literal_run,
+    run_of,
+    sample_run,
+    throughput,
+)
+from support.records import record as record_of
 
 parquet_library = pytest.importorskip("pyarrow.parquet", reason="install it with: pip install 'paceline[exports]'")
 
@@ -72,3 +84,27 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependency, match=r"pip install 'paceline\[exports\]'"):
         parquet.render(literal_run())
+
+
+def test_a_row_has_its_point_its_percentiles_and_what_it_came_from() -> None:
+    times = Measurement.of_samples(STEP_TIME, [1.0, 2.0, 3.0, 4.0], at={"size": 3})
+    rate = Measurement.of_rate(throughput("images/s"), 8.0, times)
+    lone = Measurement.of_value(LOSS, 2.5)
+    warnings = [RecordWarning(kind="noisy", message="", remedy="")]
+    one = record_of(case(1, "train", "b"), [times, rate, lone], facts={"z": 1, "a": [2]}, warnings=warnings)
+    rows = read(run_of([one, record_of(case(0, "train", "a"), [])])).to_pylist()
+    assert [row["case_index"] for row in rows] == [0, 1, 1, 1]
+    bare, first, second, third = rows
+    assert [row["at"] for row in rows] == [None, '{"size": 3}', '{"size": 3}', None]
+    assert [row["derived_from"] for row in rows] == [None, None, "step_time", None]
+    assert [row["work"] for row in rows] == [None, None, 8.0, None]
+    assert (first["p50"], first["p99_9"]) == (2.5, times.summary.percentiles.get("99.9"))
+    assert (first["effective_count"], first["count"]) == (times.summary.effective_count, 4)
+    assert (third["value"], third["low"], third["statistic"]) == (2.5, None, "single")
+    assert second["samples"] == []
+    assert (first["facts"], first["warnings"]) == ('{"a": [2], "z": 1}', ["noisy"])
+    assert (bare["warnings"], bare["value"], bare["seconds"], bare["attempt"]) == ([], None, 21.4, 1)
+    assert (bare["run_id"], bare["run_name"], bare["host"], bare["commit"], bare["dirty"]) == (
+        *(RUN_ID, "node-check", "node-07", "3f9c1d2e"),
+        False,
+    )

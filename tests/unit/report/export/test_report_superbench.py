@@ -10,6 +10,7 @@ import pytest
 
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.core.subject import SUPERBENCH, Alias
 from paceline.report.export import superbench
 from support.records import (
     STEP_TIME,
@@ -101,6 +102,7 @@ def test_a_tiny_model_never_passes_for_the_full_one() -> None:
         ([model(0), model(1, repeat=2)], ["repeat=1", "repeat=2"]),
         ([model(0), model(1)], ["index=0", "index=1"]),
         ([model(0, model="a/b"), model(1, model="a:b")], ["model=a-b,index=0", "model=a-b,index=1"]),
+        ([model(0), model(1), model(2, precision="bf16")], ["index=0", "index=1", ""]),
         ([model(0, scale="tiny"), model(1, scale="tiny", batch_size=1)],
          ["scale=tiny,batch_size=32", "scale=tiny,batch_size=1"]),
     ],
@@ -108,7 +110,7 @@ def test_a_tiny_model_never_passes_for_the_full_one() -> None:
 def test_no_two_cases_share_a_key(records: list[Record], notes: list[str]) -> None:
     assert superbench.notes(records) == notes
     found = superbench.results(records)
-    assert sum(key.endswith("_throughput") and "global" not in key for key in found) == 2
+    assert sum(key.endswith("_throughput") and "global" not in key for key in found) == len(records)
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,76 @@ def test_a_whole_run_is_one_valid_line() -> None:
     for run in (sample_run(), hostile_run(), run_of([])):
         (line,) = superbench.render(run).splitlines()
         assert all(key.count("/") <= 2 for key in json.loads(line))
+
+
+def test_scopes_and_the_first_of_equal_names_have_keys_and_numbers_that_are_none_have_not() -> None:
+    metric = Metric(name="a/time", unit="s", better=Better.LOWER)
+    measured = [
+        Measurement.of_value(metric, 2.0),
+        Measurement.of_value(metric, 3.0),
+        Measurement.of_value(metric, 4.0, scope="node a", at={"size": 8}),
+        Measurement.of_value(Metric(name="loss", unit=""), float("nan")),
+    ]
+    assert superbench.results([record(case(0, "mine", ""), measured)]) == {
+        "mine/return_code": 0,
+        "mine/a-time": 2.0,
+        "mine/a-time_size-8_node-a": 4.0,
+    }
+
+
+def test_a_case_that_failed_has_a_code_and_no_figures() -> None:
+    metric = Metric(name="time", unit="s", better=Better.LOWER)
+    failed = record(case(0, "mine", ""), [Measurement.of_value(metric, 2.0)], outcome=Outcome.FAILED)
+    assert superbench.results([failed]) == {"mine/return_code": 4}
+
+
+def test_cases_are_in_the_order_of_the_run() -> None:
+    keys = list(superbench.results([model(1, precision="bf16"), model(0)]))
+    assert [key for key in keys if key.endswith("_throughput")] == [
+        "model-benchmarks/pytorch-resnet50/fp16_train_throughput",
+        "model-benchmarks/pytorch-resnet50/bf16_train_throughput",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "scope", "value", "key"),
+    [
+        ("mem-bw", "h2d_bw", "rank 3", 2.0, "mem-bw/h2d_bw:3"),
+        ("mem-bw", "h2d_bw", "", 2.0, "mem-bw/h2d_bw"),
+        ("", "gpu_power", "rank 0", 2.5, "gpu_power:0"),
+        ("mem-bw", "return_code", "", 3.0, "mem-bw/return_code"),
+        ("mem-bw", "return_code", "", 0.5, "mem-bw/return_code"),
+    ],
+)
+def test_what_superbench_measured_goes_back_under_its_own_key(
+    group: str, name: str, scope: str, value: float, key: str
+) -> None:
+    measured = [Measurement.of_value(Metric(name=name, unit=""), value, scope=scope)]
+    alias = Alias(group=group, is_original=True)
+    results = superbench.results([record(case(0, "x", ""), measured, aliases={SUPERBENCH: alias})])
+    assert results == {key: value}
+    is_whole = name == "return_code" and value == 3.0
+    assert isinstance(results[key], int) is is_whole
+
+
+def test_a_parameter_that_only_one_case_has_tells_them_apart_before_their_ranks_do() -> None:
+    first, second = record(case(0, "mine", "", a=1, ranks=1)), record(case(1, "mine", "", a=1, b=5, ranks=2))
+    assert superbench.notes([first, second]) == ["b=null", "b=5"]
+
+
+def test_what_a_note_of_the_benchmark_names_is_not_said_again() -> None:
+    alias = Alias(group="mine", note="size=large")
+    records = [
+        record(case(index, "mine", "", **values), aliases={SUPERBENCH: alias})
+        for index, values in enumerate(({"size": 5, "kind": "a"}, {"size": 6, "kind": "a"}))
+    ]
+    assert superbench.notes(records) == ["size=large,index=0", "size=large,index=1"]
+    other = record(case(2, "mine", "", size=7, kind="b"), aliases={SUPERBENCH: alias})
+    assert superbench.notes([records[0], other]) == ["size=large,kind=a", "size=large,kind=b"]
+
+
+@pytest.mark.parametrize(("is_model", "code"), [(True, 10), (False, 34)])
+def test_what_a_machine_cannot_do_has_the_code_of_its_kind_of_benchmark(is_model: bool, code: int) -> None:
+    alias = Alias(group="g", is_model=is_model)
+    one = record(case(0, "mine", ""), outcome=Outcome.UNSUPPORTED, aliases={SUPERBENCH: alias})
+    assert superbench.return_code(one) == code

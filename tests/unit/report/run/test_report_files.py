@@ -12,10 +12,10 @@ import sys
 import pytest
 
 from paceline.core.errors import MissingDependency
-from paceline.core.record import Measurement, Record
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.report.export import csv, jsonl
 from paceline.report.run.document import to_markdown, to_png
-from support.records import LOSS, case, hostile_run, literal_run, record, run_of, sample_run
+from support.records import LOSS, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run
 from support.refused import refused
 
 MARKDOWN = """\
@@ -119,3 +119,38 @@ def test_png_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingDependency, match=r"paceline\[charts\]"):
         to_png(literal_run())
+
+
+def test_csv_rows_are_in_the_order_of_the_run_with_all_that_is_told_of_them() -> None:
+    cause = Cause(kind=CauseKind.TIMEOUT, message="too long")
+    warnings = [RecordWarning(kind=kind, message="", remedy="") for kind in ("noisy", "short", "noisy")]
+    times = Measurement.of_samples(STEP_TIME, [1.0, 2.0, 3.0, 6.0], at={"size": 3, "kind": "b"}, scope="rank 1")
+    records = [
+        record(case(1, "train", "b", z=1, a=2), [], outcome=Outcome.TIMEOUT, cause=cause),
+        record(case(0, "train", "a"), [times, Measurement.of_value(LOSS, 2.5)], warnings=warnings),
+    ]
+    first, second, third = rows_of(csv.render(run_of(records)))
+    assert [row["case"] for row in (first, second, third)] == ["0", "0", "1"]
+    assert (first["at"], first["scope"], first["warnings"]) == ("size=3;kind=b", "rank 1", "noisy;short")
+    assert (first["value"], first["median"], first["mean"], first["p50"]) == ("2.5", "2.5", "3.0", "2.5")
+    assert times.interval is not None
+    assert float(first["relative_half_width"]) == pytest.approx(times.interval.relative(2.5))
+    assert [first["low"], first["high"]] == [str(times.interval.low), str(times.interval.high)]
+    assert [second[name] for name in ("value", "low", "high", "confidence", "relative_half_width", "at")] == [
+        "2.5",
+        *[""] * 5,
+    ]
+    assert (first["cause"], first["message"]) == ("", "")
+    assert (third["outcome"], third["cause"], third["message"]) == ("timeout", "timeout", "too long")
+    assert third["parameters"] == '{"a": 2, "z": 1}'
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_text_that_a_spreadsheet_would_compute_is_marked(start: str) -> None:
+    assert csv.harmless(f"{start}1") == f"'{start}1"
+    assert csv.harmless(f"1{start}") == f"1{start}"
+
+
+def test_numbers_below_zero_and_what_is_no_column_need_no_mark() -> None:
+    assert csv.harmless(-1.5) == -1.5
+    assert csv.csv_text(("a", "b"), [{"b": -1, "c": 3}, {"a": "-x"}]) == "a,b\n,-1\n'-x,\n"

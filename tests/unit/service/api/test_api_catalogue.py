@@ -111,3 +111,39 @@ def test_the_description_declares_every_answer(shared: Served) -> None:
                 if not code.startswith("2"):
                     schema = answer["content"]["application/json"]["schema"]
                     assert schema["$ref"].endswith("/ErrorBody"), (method, path, code)
+
+
+def test_the_description_says_how_much_comes_unless_more_is_asked_for(shared: Served) -> None:
+    paths = shared.ask("GET", "openapi.json").json["paths"]
+    defaults = {
+        path.removeprefix("/api/v1"): one["schema"]["default"]
+        for path, methods in paths.items()
+        for one in methods.get("get", {}).get("parameters", [])
+        if one["name"] in ("limit", "samples")
+    }
+    assert defaults == {
+        "/jobs": 100,
+        "/jobs/{job_id}/logs": 500,
+        "/runs": 50,
+        "/runs/{run_id}": False,
+        "/audit": 100,
+    }
+
+
+def test_every_answer_that_any_request_may_get_is_described(shared: Served) -> None:
+    described = shared.ask("GET", "openapi.json").json["paths"]["/api/v1/benchmarks"]["get"]["responses"]
+    assert set(described) == {"200", "400", "401", "403", "408", "413", "415", "422", "429", "503"}
+
+
+@pytest.mark.parametrize("sent", [{}, {"suite": "gemm", "text": "name: x\ncases: [{benchmark: gemm}]"}])
+def test_a_suite_is_given_in_one_way(shared: Served, sent: dict[str, Any]) -> None:
+    (problem,) = shared.ask("POST", "validate", sent).json["problems"]
+    assert (problem["code"], problem["key"]) == ("not-one-suite", "suite")
+
+
+def test_the_first_twenty_cases_are_named(shared: Served) -> None:
+    sizes = list(range(64, 64 + 21))
+    text = f"name: x\ncases: [{{benchmark: gemm, size: {sizes}}}]"
+    verdict = shared.ask("POST", "validate", {"text": text}).json
+    assert (verdict["cases"], len(verdict["titles"])) == (21, 20)
+    assert len(set(verdict["titles"])) == 20

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from paceline.core.errors import StoreError
+from paceline.service.engines.base import AttemptProgress, AttemptReport
 from paceline.service.jobs import FailureKind, JobFailure
-from support.leading import GEMM, Served
+from paceline.store.queue import FollowerRow
+from support.leading import GEMM, SEEN, Served
 
 
 def test_a_job_is_taken_and_shown(served: Served) -> None:
@@ -208,3 +211,86 @@ def test_a_job_that_is_kept_but_not_placed_is_placed_later(served: Served, monke
     served.leader.step()
     assert served.ask("GET", "jobs/job-1").json["state"] == "placed"
     assert [assignment.job_id for assignment in served.engine.begun] == ["job-1"]
+
+
+def test_the_last_page_of_jobs_has_none_after_it(served: Served) -> None:
+    for number in range(2):
+        served.submit(f"job-{number}")
+    assert served.ask("GET", "jobs?limit=2").json["next"] is None
+    assert served.ask("GET", "jobs?limit=1").json["next"].endswith("_job-1")
+    answer = served.ask("GET", "jobs?cursor=99999999999999999_x")
+    assert (answer.status, len(answer.json["jobs"])) == (200, 2)
+
+
+def test_a_log_is_over_when_the_job_has_ended_and_no_line_may_follow(served: Served) -> None:
+    served.submit("job-1")
+    served.leader.step()
+    served.engine.say("job-1", "first\n")
+    served.engine.say("job-1", "second\n")
+    served.engine.end("job-1")
+    served.leader.step()
+    pages = []
+    after = "0.0"
+    for _ in range(3):
+        page = served.ask("GET", f"jobs/job-1/logs?limit=1&after={after}").json
+        after = page["next"]
+        pages.append(([line["text"] for line in page["lines"]], after, page["is_over"]))
+    assert pages == [(["first\n"], "1.1", False), (["second\n"], "1.2", False), ([], "1.2", True)]
+    assert served.ask("GET", "jobs/job-1/logs?limit=3").json["is_over"] is True
+
+
+def test_how_far_a_job_has_come_is_shown_while_it_runs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = AttemptProgress(title="gemm 64", cases_done=1, cases=3)
+
+    def poll(*_: object) -> Sequence[AttemptReport]:
+        items = tuple(served.engine.told.get(("job-1", 1), ()))
+        return [AttemptReport(job_id="job-1", attempt=1, items=items, progress=progress)]
+
+    monkeypatch.setattr(served.engine, "poll", poll)
+    served.submit("job-1")
+    for _ in range(2):
+        served.leader.step()
+    shown = served.ask("GET", "jobs/job-1").json
+    assert (shown["progress"]["title"], shown["progress"]["cases"], shown["waits_for"]) == ("gemm 64", 3, "")
+    served.engine.end("job-1")
+    served.leader.step()
+    assert served.ask("GET", "jobs/job-1").json["progress"]["cases"] == 0
+
+
+def test_a_job_says_which_machine_it_waits_for(served: Served) -> None:
+    served.leader.step()
+    served.submit("job-1", needs={"gpu": "h200"})
+    shown = served.ask("GET", "jobs/job-1").json
+    assert (shown["state"], shown["expected_end"]) == ("queued", None)
+    assert shown["waits_for"] == "the only machine here, one, has no GPU"
+    assert [job["waits_for"] for job in served.ask("GET", "jobs").json["jobs"]] == [shown["waits_for"]]
+
+
+def test_machines_that_are_here_come_first_and_as_they_are_now(served: Served) -> None:
+    served.leader.step()
+    now = served.engine.followers()[0]
+    with served.store.queue.writing("note machines") as writing:
+        for name in ("a-gone", "one"):
+            earlier = now.model_copy(update={"id": name, "host": "earlier", "cpus": 2.0})
+            writing.see_follower(FollowerRow(name, SEEN, earlier.model_dump(mode="json")))
+    shown = served.ask("GET", "followers").json["followers"]
+    assert [(one["id"], one["host"], one["present"], one["jobs"]) for one in shown] == [
+        ("one", "one", True, []),
+        ("a-gone", "earlier", False, []),
+    ]
+
+
+def test_a_job_that_does_not_say_which_devices_it_has_is_not_shown_on_its_machine(served: Served) -> None:
+    served.submit("job-1")
+    served.leader.step()
+    assert len(served.ask("GET", "followers").json["followers"][0]["jobs"]) == 1
+    job = served.leader.job("job-1")
+    changed = job.model_copy(update={"devices": (), "version": job.version + 1})
+    with served.store.queue.writing("change a job") as writing:
+        writing.save(changed.model_dump(mode="json"), None)
+    answer = served.ask("GET", "followers")
+    assert (answer.status, answer.json["followers"][0]["jobs"]) == (200, [])
+
+
+def test_a_path_with_a_slash_too_many_is_not_there(shared: Served) -> None:
+    assert shared.ask("GET", "jobs/").status == 404

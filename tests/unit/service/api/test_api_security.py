@@ -123,6 +123,21 @@ def test_tokens_are_made_over_the_api_and_kept_as_digests(locked: Served) -> Non
     assert locked.ask("DELETE", "tokens/nobody", token=admin).status == 404
 
 
+@pytest.mark.parametrize(("sent", "days"), [({"days": 30}, 30), ({}, 90), ({"days": None}, None)])
+def test_a_token_over_the_api_holds_for_so_many_days(locked: Served, sent: dict[str, Any], days: int | None) -> None:
+    admin = locked.add_token("admin", "admin")
+    made = locked.ask("POST", "tokens", {"name": "lasting"} | sent, token=admin).json
+    lasts = None
+    if made["expires_at"] is not None:
+        lasts = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
+    assert lasts == (days * DAY if days is not None else None)
+
+
+def test_pages_are_no_part_of_the_description(locked: Served) -> None:
+    described = _described(locked, locked.add_token("reader", "read"))
+    assert {path.split("/")[1] for _, path in described} == {"api"}
+
+
 def test_a_token_is_found_by_all_of_it() -> None:
     token, row = make("a", Scope.READ, DAY)
     _, other = make("b", Scope.READ, DAY)

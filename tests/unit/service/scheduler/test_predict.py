@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.core.case import Case
-from paceline.service.scheduler.duration_predictor import Basis, History, together
+from paceline.service.scheduler.duration_predictor import Basis, History, Prediction, together
 
 
 def case(benchmark: str = "gemm", timeout: float = 600.0, **parameters: Any) -> Case:
@@ -83,3 +83,105 @@ def test_errors_of_several_cases_even_out() -> None:
     seconds, error = together([single] * 4)
     assert seconds == pytest.approx(4 * single.seconds) and error == pytest.approx(single.error / 2)
     assert together([]) == (0.0, 0.0)
+
+
+def test_cases_that_even_out_count_by_how_long_they_take() -> None:
+    parts = [Prediction(10.0, 0.5, Basis.BUDGET), Prediction(30.0, 0.1, Basis.BUDGET)]
+    assert together(parts) == pytest.approx((40.0, math.sqrt(5.0**2 + 3.0**2) / 40.0))
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_a_duration_that_cannot_be_is_not_learnt(seconds: float) -> None:
+    history = History()
+    history.add(case(), "h200", seconds)
+    assert history.predict(case(), "h200") == History().predict(case(), "h200")
+
+
+def test_a_case_of_less_than_a_second_is_learnt() -> None:
+    history = History()
+    history.add(case(), "h200", 0.5)
+    assert history.predict(case(), "h200").seconds == 0.5
+
+
+def test_the_same_case_is_not_corrected_and_its_error_is_what_was_missed() -> None:
+    history = History()
+    for seconds in (40.0, 42.0, 300.0, 50.0):
+        history.add(case(size=1024), "h200", seconds)
+    misses = [math.log(42.0 / 40.0), math.log(300.0 / 41.0), math.log(50.0 / 42.0)]
+    error = math.sqrt((3 * 0.15**2 + sum(miss**2 for miss in misses)) / 6)
+    prediction = history.predict(case(size=1024), "h200")
+    assert (prediction.seconds, prediction.basis) == (46.0, Basis.SAME_CASE)
+    assert prediction.error == pytest.approx(error)
+
+
+@pytest.mark.parametrize(("count", "share"), [(2, 0.0), (3, 3 / 4), (4, 4 / 5)])
+def test_what_three_predictions_missed_corrects_the_next_one(count: int, share: float) -> None:
+    history = History()
+    seconds = [400.0, 800.0, 400.0, 400.0][:count]
+    for size, slower in enumerate(seconds):
+        history.add(case(size=size), "h200", 100.0)
+        history.add(case(size=size), "t4", slower)
+    history.add(case(size=99), "h200", 100.0)
+    bias = math.log(4.0) * share
+    squares = sum((math.log(slower / 100.0) - bias) ** 2 for slower in seconds)
+    prediction = history.predict(case(size=99, timeout=1e6), "t4")
+    assert prediction.basis is Basis.OTHER_MACHINE
+    assert prediction.seconds == pytest.approx(100.0 * math.exp(bias))
+    assert prediction.error == pytest.approx(math.sqrt((3 * 0.5**2 + squares) / (3 + count)))
+
+
+def near(*distances_and_seconds: tuple[float, float]) -> float:
+    """The mean of durations, weighed by how near they are."""
+    weights = [1 / (0.05 + distance) for distance, _ in distances_and_seconds]
+    logs = [math.log(seconds) for _, seconds in distances_and_seconds]
+    return math.exp(float(np.average(logs, weights=weights)))
+
+
+def test_the_three_nearest_are_weighed_by_their_distance() -> None:
+    history = History()
+    for size, seconds in ((8, 1000.0), (256, 10.0), (2048, 70.0), (1024, 40.0)):
+        history.add(case(size=size), "h200", seconds)
+    # One prediction of nearest parameters was made for each but the first: enough for a correction.
+    misses = [math.log(10.0 / 1000.0), math.log(70.0 / near((3, 10.0), (8, 1000.0)))]
+    misses.append(math.log(40.0 / near((1, 70.0), (2, 10.0), (7, 1000.0))))
+    nearest = near((1, 10.0), (1, 40.0), (2, 70.0))
+    prediction = history.predict(case(size=512), "h200")
+    assert prediction.seconds == pytest.approx(nearest * math.exp(sorted(misses)[1] * 3 / 4))
+
+
+def test_cases_on_such_a_machine_count_before_nearer_ones_on_others() -> None:
+    history = History()
+    history.add(case(size=512), "t4", 500.0)
+    history.add(case(size=1024), "h200", 30.0)
+    assert history.predict(case(size=500), "h200").seconds == pytest.approx(30.0)
+    assert history.predict(case(size=500), "t4").seconds == pytest.approx(500.0)
+    both = near((math.log2(512 / 500), 500.0), (math.log2(1024 / 500), 30.0))
+    assert history.predict(case(size=500), "cpu").seconds == pytest.approx(both)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [
+        ({"n": 1}, {"n": 4}, 2.0),
+        ({"n": 4}, {"n": 1}, 2.0),
+        ({"n": 0.5}, {"n": 2}, 2.0),
+        ({"n": 1}, {"n": 0.25}, 2.0),
+        ({"n": 0}, {"n": 4}, 1.0),
+        ({"n": 4}, {"n": 0}, 1.0),
+        ({"n": -2}, {"n": 16}, 1.0),
+        ({"n": True}, {"n": 16}, 1.0),
+        ({"n": "auto"}, {"n": 16}, 1.0),
+        ({"n": "a"}, {"n": "b"}, 1.0),
+        ({}, {"n": 16}, 1.0),
+        ({"n": 1, "m": "a", "k": 3}, {"n": 2, "m": "b", "k": 3}, 2.0),
+    ],
+)
+def test_parameters_are_apart_by_doublings_and_by_one_where_they_are_no_numbers(
+    one: dict[str, Any], other: dict[str, Any], distance: float
+) -> None:
+    history = History()
+    history.add(case(**other), "h200", 100.0)
+    history.add(case(**one, reference="x"), "h200", 2.0)  # which differs by one
+    prediction = history.predict(case(**one), "h200")
+    assert prediction.basis is Basis.NEAREST
+    assert prediction.seconds == pytest.approx(near((distance, 100.0), (1, 2.0)))

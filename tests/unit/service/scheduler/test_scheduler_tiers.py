@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
-from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
+from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Needs, SchedulerDevice
 from support.refused import refused
 from support.scheduling import Drive, conflicts, demand, node
 
@@ -184,3 +186,154 @@ def test_heaps_do_not_keep_jobs_that_are_gone() -> None:
         events.cancelled(cluster, one.id, 0.0)
     queue = cluster.queue_of(Needs())
     assert len(queue) == 0 and len(queue._shortest) + len(queue._due) < 400
+
+
+def test_a_drained_node_is_used_only_where_it_has_room() -> None:
+    demands = [demand("a", 100.0), demand("b", 10.0), demand("whole", 50.0, at=1.0, whole_node=True)]
+    demands += [demand("fits", 60.0, at=11.0), demand("tiny", 1.0, at=12.0)]
+    drive = Drive([node("n0", 2)]).submit(demands).run()
+    assert (drive.starts["fits"], drive.starts["tiny"], drive.starts["whole"]) == (11.0, 71.0, 100.0)
+
+
+@pytest.mark.parametrize(("seconds", "starts_at"), [(44.5, 11.0), (45.0, 200.0)])
+def test_what_uses_a_drained_node_ends_by_the_time_it_is_expected_to_be_empty(seconds: float, starts_at: float) -> None:
+    demands = [demand("a", 50.0), demand("b", 5.0), demand("whole", 50.0, at=1.0, whole_node=True)]
+    drive = Drive([node("n0", 2, pace=2.0)]).submit([*demands, demand("t", seconds, at=11.0)]).run()
+    assert (drive.starts["whole"], drive.starts["t"]) == (100.0, starts_at)
+
+
+def test_of_several_drained_nodes_a_small_job_uses_one_and_a_gang_none() -> None:
+    demands = [demand("h0", 100.0, cpu_heavy=True), demand("h1", 100.0, cpu_heavy=True), demand("b", 10.0)]
+    demands += [demand("whole", 50.0, at=1.0, nodes=2, whole_node=True)]
+    demands += [demand("tiny", 5.0, at=11.0), demand("gang", 5.0, at=20.0, nodes=2)]
+    drive = Drive([node("n0", 2), node("n1", 2)]).submit(demands).run()
+    assert len(where(drive, "tiny")) == 1
+    assert (drive.starts["tiny"], drive.starts["whole"], drive.starts["gang"]) == (11.0, 100.0, 150.0)
+
+
+def test_a_gang_starts_on_some_of_the_nodes_drained_for_it_and_on_others_that_are_free_sooner() -> None:
+    drive = Drive([node(f"n{place}") for place in range(4)], true_seconds={"b": 500.0})
+    drive.submit([demand("a", 10.0), demand("b", 20.0), demand("c", 30.0, nodes=2)])
+    drive.submit([demand("gang", 5.0, at=1.0, nodes=2)]).run()
+    assert where(drive, "gang") == {"n0", "n2"}
+    assert drive.starts["gang"] == 30.0
+
+
+def test_a_gang_never_mixes_nodes_drained_for_it_with_nodes_of_another_sort() -> None:
+    nodes = [Follower(f"{kind}{place}", (SchedulerDevice(kind),)) for kind in "ab" for place in range(2)]
+    drive = Drive(nodes, true_seconds={"pair": 30.0})
+    drive.submit([demand("x", 10.0, kind="a"), demand("y", 500.0, kind="a"), demand("pair", 200.0, kind="b", nodes=2)])
+    drive.submit([demand("gang", 5.0, at=1.0, nodes=2)]).run()
+    assert where(drive, "gang") == {"b0", "b1"}
+    assert drive.starts["gang"] == 30.0
+
+
+H, T = SchedulerDevice("h"), SchedulerDevice("t")
+
+
+@pytest.mark.parametrize(
+    ("taken", "heavy", "wanted", "goes_to"),
+    [
+        ({"n1": (2,)}, True, demand("light", 1.0, kind="h"), "n0"),  # away from a CPU-heavy one
+        ({"n0": (2, 3), "n1": (0,)}, False, demand("light", 1.0, kind="h"), "n0"),  # where it is fuller in all
+        ({"n0": (2, 3), "n1": (0,)}, False, demand("heavy", 1.0, kind="h", cpu_heavy=True), "n1"),  # and emptier
+        ({"n0": (0, 1)}, False, demand("light", 1.0, kind="h"), "n1"),  # where there is any
+    ],
+)
+def test_a_job_goes_by_all_that_is_free_of_a_follower(
+    taken: dict[str, tuple[int, ...]], heavy: bool, wanted: Demand, goes_to: str
+) -> None:
+    cluster = ClusterState()
+    for name in ("n0", "n1"):
+        cluster.join(Follower(name, (H, H, T, T), cpu_slots=2))
+    for name, devices in taken.items():
+        running = demand(f"on {name}", 9.0, cpu_heavy=heavy)
+        cluster.start(JobPlacement(running, (cluster.followers[name],), (devices,)), 0.0)
+    assert [start.followers[0].id for start in events.submitted(cluster, wanted, 0.0)] == [goes_to]
+
+
+def two_speeds(*busy: float, stretch: float = 10.0) -> ClusterState:
+    """A slow follower that is idle, and fast ones that are busy for so many predicted seconds from 5 on."""
+    cluster = ClusterState(stretch=stretch)
+    cluster.join(node("slow", pace=4.0))
+    for place, seconds in enumerate(busy):
+        cluster.join(node(f"fast{place}", pace=2.0))
+        one = demand(f"busy{place}", seconds, at=5.0)
+        cluster.start(JobPlacement(one, (cluster.followers[f"fast{place}"],), ((0,),)), 5.0)
+    return cluster
+
+
+def starts_on(cluster: ClusterState, one: Demand) -> list[str]:
+    return [follower.id for start in events.submitted(cluster, one, 5.0) for follower in start.followers]
+
+
+@pytest.mark.parametrize(
+    ("busy", "starts"),
+    [((9.5,), []), ((10.0,), ["slow"]), ((100.0, 9.5), []), ((9.5, 100.0), []), ((100.0,), ["slow"])],
+)
+def test_a_faster_follower_is_waited_for_if_the_job_ends_earlier_on_it(
+    busy: tuple[float, ...], starts: list[str]
+) -> None:
+    assert starts_on(two_speeds(*busy), demand("t", 10.0, at=5.0)) == starts
+
+
+@pytest.mark.parametrize(("submitted_at", "starts"), [(-4.0, []), (-5.0, ["slow"])])
+def test_a_job_that_is_due_waits_for_no_faster_follower(submitted_at: float, starts: list[str]) -> None:
+    assert starts_on(two_speeds(1.0, stretch=1.0), demand("t", 10.0, at=submitted_at)) == starts
+
+
+def test_a_gang_waits_for_no_faster_followers() -> None:
+    cluster = two_speeds(1.0, 1.0)
+    cluster.join(node("slow1", pace=4.0))
+    assert starts_on(cluster, demand("gang", 10.0, at=5.0, nodes=2)) == ["slow", "slow1"]
+
+
+def test_one_job_waits_for_a_faster_follower_and_no_second_one() -> None:
+    cluster = two_speeds(5.0)
+    assert starts_on(cluster, demand("first", 10.0, at=5.0)) == []
+    assert events.joined(cluster, node("slow1", pace=4.0), 5.0) == []  # and it goes on waiting
+    assert starts_on(cluster, demand("second", 10.0, at=5.0)) == ["slow"]
+
+
+def half_busy(stretch: float) -> ClusterState:
+    """Eight nodes of two devices: a long job on each, and next to it a short one on the first four."""
+    cluster = ClusterState(stretch=stretch)
+    for place in range(8):
+        follower = node(f"n{place}", 2)
+        cluster.join(follower)
+        ends = 900.0 if place == 5 else 1000.0
+        cluster.start(JobPlacement(demand(f"long{place}", ends), (follower,), ((0,),)), 0.0)
+        seconds = 10.0 if place < 4 else ends
+        cluster.start(JobPlacement(demand(f"next{place}", seconds), (follower,), ((1,),)), 0.0)
+    return cluster
+
+
+def drained_after(cluster: ClusterState, wide: list[Demand]) -> list[list[str]]:
+    """Which nodes are drained after each of the short jobs has ended."""
+    for one in wide:
+        assert events.submitted(cluster, one, 0.0) == []
+    drained = []
+    for place in range(4):
+        assert events.ended(cluster, f"next{place}", 10.0) == []
+        drained.append([follower.id for follower in cluster.reserved])
+    return drained
+
+
+@pytest.mark.parametrize(
+    ("stretch", "drained"),
+    [
+        (1.0, [["n5"], ["n5", "n0"], ["n5", "n0"], ["n5", "n0"]]),
+        (1000.0, [["n5"]] * 4),
+    ],
+)
+def test_a_quarter_of_the_nodes_is_drained_for_jobs_that_are_due_one_at_a_time(
+    stretch: float, drained: list[list[str]]
+) -> None:
+    wide = [demand(f"whole{place}", 5.0 + place, whole_node=True) for place in range(3)]
+    assert drained_after(half_busy(stretch), wide) == drained
+
+
+def test_a_later_job_has_no_node_drained_that_an_earlier_one_still_lacks() -> None:
+    wide = [demand("whole", 5.0, whole_node=True), demand("gang", 6.0, nodes=2, whole_node=True)]
+    wide.append(demand("later", 7.0, whole_node=True))
+    assert drained_after(half_busy(1.0), wide) == [["n5"]] * 4

@@ -10,7 +10,7 @@ from paceline.analysis.summary import RunSummary
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
-from paceline.report.charts import ACCENT, GRID, INK, MUTED, Chart, Spec, framed
+from paceline.report.charts import ACCENT, GRID, INK, MUTED, TEXT, Chart, Spec, framed, layer
 from paceline.report.document import Section, Table
 from paceline.report.numbers import axis_scale, show_coordinate, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
@@ -118,7 +118,7 @@ def _chart(one: HeatMap) -> Chart:
     numbers = [cell.figure.value for cell in one.cells if cell.figure]
     scale, unit = axis_scale(one.metric.unit, sorted(numbers)[len(numbers) // 2])
     span = (min(numbers), max(numbers))
-    is_told = len(one.xs) <= MOST_COLUMNS and len(one.ys) <= MOST_ROWS
+    is_labelled = len(one.xs) <= MOST_COLUMNS and len(one.ys) <= MOST_ROWS
     best = one.measured[0]
     values = [
         {
@@ -132,58 +132,40 @@ def _chart(one: HeatMap) -> Chart:
         for cell in one.cells
     ]
     lines: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
-    x = {"field": "x", "type": "ordinal", "sort": None, "scale": {"domain": [_shown(one.x, value) for value in one.xs]},
-         "axis": {"title": _axis(one.x), "orient": "top", **lines}}  # fmt: skip
-    y = {"field": "y", "type": "ordinal", "sort": None, "scale": {"domain": [_shown(one.y, value) for value in one.ys]},
-         "axis": {"title": _axis(one.y), **lines}}  # fmt: skip
+    columns, rows = [_shown(one.x, value) for value in one.xs], [_shown(one.y, value) for value in one.ys]
+    edge: Spec = {"type": "ordinal", "sort": None}
+    x = edge | {"field": "x", "scale": {"domain": columns}, "axis": {"title": _axis(one.x), "orient": "top", **lines}}
+    y = edge | {"field": "y", "scale": {"domain": rows}, "axis": {"title": _axis(one.y), **lines}}
     place: Spec = {"x": x, "y": y}
-    layers: list[Spec] = [
-        {
-            "transform": [{"filter": "!datum.missing"}],
-            "mark": {"type": "rect", "color": ACCENT, "stroke": GRID, "strokeOpacity": 1},
-            "encoding": place | {"fillOpacity": {"field": "shade", "type": "quantitative", "scale": None}},
-        },
-        {
-            "transform": [{"filter": "datum.missing"}],
-            "mark": {"type": "rect", "fillOpacity": 0, "color": MUTED, "stroke": MUTED, "strokeDash": [3, 3],
-                     "strokeOpacity": 0.6},
-            "encoding": place,
-        },
-        {
-            "transform": [{"filter": "datum.best"}],
-            "mark": {"type": "rect", "fillOpacity": 0, "color": INK, "stroke": INK, "strokeWidth": 2},
-            "encoding": place,
-        },
-    ]  # fmt: skip
-    if is_told:
+    shaded = place | {"fillOpacity": {"field": "shade", "type": "quantitative", "scale": None}}
+    empty: Spec = {"fillOpacity": 0, "color": MUTED, "stroke": MUTED, "strokeDash": [3, 3], "strokeOpacity": 0.6}
+    layers = [
+        layer("rect", shaded, where="!datum.missing", color=ACCENT, stroke=GRID, strokeOpacity=1),
+        layer("rect", place, where="datum.missing", **empty),
+        layer("rect", place, where="datum.best", fillOpacity=0, color=INK, stroke=INK, strokeWidth=2),
+    ]
+    if is_labelled:
+        text = place | {"text": TEXT}
         layers += [
-            {
-                "transform": [{"filter": "datum.missing" if missing else "!datum.missing"}],
-                "mark": {"type": "text", "color": MUTED if missing else INK, "fontSize": 11 if missing else 12},
-                "encoding": place | {"text": {"field": "text", "type": "nominal"}},
-            }
-            for missing in (False, True)
+            layer("text", text, where="!datum.missing", color=INK, fontSize=12),
+            layer("text", text, where="datum.missing", color=MUTED, fontSize=11),
         ]
     title = f"{heading(humanize(one.metric.name))} of {_work(one)} over {_axis(one.x)} and {_axis(one.y)}"
-    told = [
-        _same(one).strip(" ()"),
-        "stronger is better, the best is framed, dashed: no figure",
-    ]
+    step = max(52, min(84, 720 // len(one.xs))) if is_labelled else max(6, min(40, 700 // len(one.xs)))
     return Chart(
-        spec=framed(title + (f", {unit}" if unit else ""), "; ".join(part for part in told if part), {
-            "data": {"values": values},
-            "width": {"step": _step(len(one.xs), is_told)},
-            "height": {"step": 34 if is_told else max(6, min(20, 640 // len(one.ys)))},
-            "layer": layers,
-        }),
+        spec=framed(
+            title + (f", {unit}" if unit else ""),
+            _same(one).strip(" ()"),
+            "stronger is better, the best is framed, dashed: no figure",
+            values=values,
+            width={"step": step},
+            height={"step": 34 if is_labelled else max(6, min(20, 640 // len(one.ys)))},
+            layer=layers,
+        ),
         title=title + _same(one),
         description=_description(one),
-        notes=() if is_told else ("The figures of so many places are in the table below.",),
-    )  # fmt: skip
-
-
-def _step(columns: int, is_told: bool) -> int:
-    return max(52, min(84, 720 // columns)) if is_told else max(6, min(40, 700 // columns))
+        notes=() if is_labelled else ("The figures of so many places are in the table below.",),
+    )
 
 
 def _shade(cell: HeatmapCell, span: tuple[float, float], better: Better) -> float:
@@ -198,13 +180,13 @@ def _shade(cell: HeatmapCell, span: tuple[float, float], better: Better) -> floa
 
 
 def _description(one: HeatMap) -> str:
-    told = [
+    figures = [
         f"{_place(one, cell)}: "
         + (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing or NOT_RUN)
         for cell in one.cells[:60]
     ]
-    rest = len(one.cells) - len(told)
-    return "; ".join(told) + (f"; and {rest} more" if rest else "")
+    rest = len(one.cells) - len(figures)
+    return "; ".join(figures) + (f"; and {rest} more" if rest else "")
 
 
 def _build(summary: RunSummary) -> Section | None:

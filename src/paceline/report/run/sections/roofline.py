@@ -18,7 +18,20 @@ from paceline.analysis.roofline import (
 )
 from paceline.analysis.summary import RunSummary
 from paceline.core.quantity import show_count
-from paceline.report.charts import ACCENT, INK, LINES, MUTED, WIDTH, Chart, Spec, coloured, framed
+from paceline.report.charts import (
+    ACCENT,
+    INK,
+    LINES,
+    MUTED,
+    TEXT,
+    WIDTH,
+    Chart,
+    Spec,
+    coloured,
+    framed,
+    layer,
+    quantity,
+)
 from paceline.report.document import Section, Table
 from paceline.report.numbers import share, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
@@ -83,16 +96,16 @@ class Plane:
     def numbers(self, drawn: Sequence[Placed]) -> list[Spec]:
         """The number of each case beside its point, where no other number or point is in the way."""
         taken: list[tuple[float, float]] = []
-        found: list[Spec] = []
+        labels: list[Spec] = []
         for number, (point, one) in enumerate(zip(self.points, drawn, strict=False), start=1):
             tries = [(point[0] + dx, point[1] + dy) for dx, dy in _BESIDE]
             free = [place for place in tries if self._is_free(place, taken)]
             off_the_lines = [place for place in free if all(abs(place[1] - line) > 8 for line in self.flat)]
             for place in [*off_the_lines, *free][:1]:
                 taken.append(place)
-                found.append({"intensity": one.work.intensity, "rate": one.work.rate, "text": str(number),
+                labels.append({"intensity": one.work.intensity, "rate": one.work.rate, "text": str(number),
                               "dx": place[0] - point[0], "dy": place[1] - point[1]})  # fmt: skip
-        return found
+        return labels
 
     def _is_free(self, place: tuple[float, float], taken: Sequence[tuple[float, float]]) -> bool:
         return all(math.dist(place, other) > 15 for other in taken) and all(
@@ -116,18 +129,18 @@ _KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
 }
 
 
-def roofline_parts(found: Rooflines) -> list[SectionAnswer]:
+def roofline_parts(answer: Rooflines) -> list[SectionAnswer]:
     """A part for each device, and what is to be done where there is no roof."""
-    parts = [_part(roofline) for roofline in found.rooflines]
-    if found.unknown:
-        devices = ", ".join(_device(device) for device in found.unknown)
+    parts = [_part(roofline) for roofline in answer.rooflines]
+    if answer.unknown:
+        devices = ", ".join(_device(device) for device in answer.unknown)
         parts.append(
             SectionAnswer(f"Not known: nothing tells what {devices} can do at most; '{MEASURE}' measures that once.")
         )
-    if parts and found.uncounted:
-        count = len(found.uncounted)
+    if parts and answer.uncounted:
+        count = len(answer.uncounted)
         what = "1 case is" if count == 1 else f"{count} cases are"
-        note = f"{what} left out, as the record does not say how much it moves: {_names(found.uncounted)}."
+        note = f"{what} left out, as the record does not say how much it moves: {_names(answer.uncounted)}."
         parts = with_note(parts, note)
     return parts
 
@@ -255,23 +268,11 @@ def _chart(roofline: Roofline) -> Chart:
     values: list[Spec] = [
         {"intensity": one.work.intensity, "rate": one.work.rate, "bound": _KINDS[one.bound][0]} for one in drawn
     ]
-    x: Spec = {
-        "field": "intensity",
-        "type": "quantitative",
-        "scale": {"type": "log", "domain": list(plane.x), "nice": False},
-        "axis": {
-            "title": "arithmetic intensity, FLOP/byte",
-            "grid": False,
-            "values": _powers(*plane.x),
-            "format": ",~g",
-        },
-    }
-    y: Spec = {
-        "field": "rate",
-        "type": "quantitative",
-        "scale": {"type": "log", "domain": list(plane.y), "nice": False},
-        "axis": {"title": "reached, FLOP/s", "values": _powers(*plane.y), "format": "~s"},
-    }
+    title = "arithmetic intensity, FLOP/byte"
+    width: Spec = {"type": "log", "domain": list(plane.x), "nice": False}
+    x = quantity("intensity", title, width, grid=False, values=_powers(*plane.x), format=",~g")
+    height: Spec = {"type": "log", "domain": list(plane.y), "nice": False}
+    y = quantity("rate", "reached, FLOP/s", height, values=_powers(*plane.y), format="~s")
     colour = coloured(names, [_KINDS[bound][1] for bound in kinds], field="bound")
     shape: Spec = {
         "field": "bound",
@@ -283,29 +284,21 @@ def _chart(roofline: Roofline) -> Chart:
         colour = colour | {"legend": {key: value for key, value in colour["legend"].items() if key != "symbolType"}}
         shape["legend"] = colour["legend"]
     title = "Under the roofline"
-    layers: list[Spec] = [
-        *_roofs(roofline, plane, x, y),
-        {
-            "data": {"values": values},
-            "mark": {"type": "point", "filled": True, "size": 85, "opacity": 0.9},
-            "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
-        },
+    place: Spec = {"x": x, "y": y}
+    layers = [
+        *_roofs(roofline, plane, place),
+        layer("point", place | {"color": colour, "shape": shape}, values, filled=True, size=85, opacity=0.9),
     ]
+    about = [_device(roofline.device)]
     if len(drawn) > 1:
         layers += [
-            {
-                "data": {"values": [place]},
-                "mark": {"type": "text", "fontSize": 11, "color": INK, "dx": place["dx"], "dy": place["dy"]},
-                "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
-            }
-            for place in plane.numbers(drawn[:MOST_NUMBERED])
+            layer("text", place | {"text": TEXT}, [number], fontSize=11, color=INK, dx=number["dx"], dy=number["dy"])
+            for number in plane.numbers(drawn[:MOST_NUMBERED])
         ]
-    told = _device(roofline.device) + (
-        "; shape and colour: what bounds it; numbers: cases in their order" * (len(drawn) > 1)
-    )
+        about += ["shape and colour: what bounds it", "numbers: cases in their order"]
     notes = [f"{MOST_POINTS} of {len(roofline.placed):,} cases are drawn."] if len(drawn) < len(roofline.placed) else []
     return Chart(
-        spec=framed(title, told, {"width": WIDTH, "height": HEIGHT, "layer": layers}),
+        spec=framed(title, *about, width=WIDTH, height=HEIGHT, layer=layers),
         title=f"{title} of {_device(roofline.device)}",
         description="; ".join(
             f"{one_line(one.row.label)}: {_number(one.work.intensity)} FLOP/byte, "
@@ -316,7 +309,7 @@ def _chart(roofline: Roofline) -> Chart:
     )
 
 
-def _roofs(roofline: Roofline, plane: Plane, x: Spec, y: Spec) -> list[Spec]:
+def _roofs(roofline: Roofline, plane: Plane, place: Spec) -> list[Spec]:
     """The slope of the memory and the flat ceilings of the precisions, each with its name."""
     bandwidth = roofline.memory.value
     top = roofline.compute[0].value
@@ -325,42 +318,31 @@ def _roofs(roofline: Roofline, plane: Plane, x: Spec, y: Spec) -> list[Spec]:
     for roof in roofline.compute:
         ridge = max(plane.x[0], roof.value / bandwidth)
         lines += [{"intensity": at, "rate": roof.value, "roof": roof.name} for at in (ridge, plane.x[1])]
-    mark: Spec = {"type": "text", "fontSize": 12, "color": MUTED, "baseline": "bottom"}
-    named = [
-        {
-            "data": {"values": [{"intensity": plane.x[1], "rate": rate, "text": text}]},
-            "mark": mark | {"align": "right", "dy": -5},
-            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
-        }
-        for rate, text in _flat_names(roofline.compute, plane)
+    line = place | {"detail": {"field": "roof"}, "order": {"field": "intensity"}}
+    text = place | {"text": TEXT}
+    style: Spec = {"fontSize": 12, "color": MUTED, "baseline": "bottom"}
+    flat = [
+        {"intensity": plane.x[1], "rate": rate, "text": name} for rate, name in _flat_names(roofline.compute, plane)
     ]
-    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(named_roof(roofline.memory)))
-    named.append(
-        {
-            "data": {"values": [{"intensity": at, "rate": bandwidth * at, "text": named_roof(roofline.memory)}]},
-            "mark": mark | {"align": "center", "dy": -6, "angle": angle},
-            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
-        }
-    )
+    name = named_roof(roofline.memory)
+    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(name))
+    sloped = [{"intensity": at, "rate": bandwidth * at, "text": name}]
     return [
-        {
-            "data": {"values": lines},
-            "mark": {"type": "line", "strokeWidth": 1.5, "color": MUTED, "clip": True},
-            "encoding": {"x": x, "y": y, "detail": {"field": "roof"}, "order": {"field": "intensity"}},
-        },
-        *named,
+        layer("line", line, lines, strokeWidth=1.5, color=MUTED, clip=True),
+        layer("text", text, flat, align="right", dy=-5, **style),
+        layer("text", text, sloped, align="center", dy=-6, angle=angle, **style),
     ]
 
 
 def _flat_names(roofs: Sequence[Roof], plane: Plane) -> list[tuple[float, str]]:
     """The names of the flat ceilings; those that lie close share a place above the highest of them."""
-    found: list[tuple[float, str]] = []
+    names: list[tuple[float, str]] = []
     for roof in roofs:
-        if found and plane.down(roof.value) - plane.down(found[-1][0]) < 18:
-            found[-1] = (found[-1][0], f"{found[-1][1]}, {named_roof(roof)}")
+        if names and plane.down(roof.value) - plane.down(names[-1][0]) < 18:
+            names[-1] = (names[-1][0], f"{names[-1][1]}, {named_roof(roof)}")
         else:
-            found.append((roof.value, named_roof(roof)))
-    return found
+            names.append((roof.value, named_roof(roof)))
+    return names
 
 
 def _powers(low: float, high: float) -> list[float]:
@@ -386,8 +368,8 @@ def _device(device: str) -> str:
 
 
 def _build(summary: RunSummary) -> Section | None:
-    found = rooflines(summary.source, summary.rows, summary.ceilings)
-    return section_of("roofline", "What bounds each case", roofline_parts(found))
+    answer = rooflines(summary.source, summary.rows, summary.ceilings)
+    return section_of("roofline", "What bounds each case", roofline_parts(answer))
 
 
 SECTION = ReportSection("roofline", 10, _build)

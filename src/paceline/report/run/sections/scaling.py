@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline.analysis.configuration import layout_of
 from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, ScalingSeries, scaling
 from paceline.core.quantity import show_count
-from paceline.report.charts import ACCENT, INK, LINES, MUTED, Chart, Spec, coloured, framed
+from paceline.report.charts import ACCENT, INK, LINES, MUTED, TEXT, Chart, Spec, coloured, framed, layer, quantity
 from paceline.report.document import Table
 from paceline.report.numbers import axis_scale, share, show_value
 from paceline.report.run.section import ReportSection, SectionAnswer, section_of, with_note
@@ -147,9 +147,9 @@ def _chart(series: ScalingSeries) -> Chart:
     if any(one.losses for one in series.points):
         panels.append(_losses(series))
     title = "Bus bandwidth kept over ranks" if series.rule == "bandwidth" else "Speed kept over ranks"
-    spec: Spec = {"hconcat": panels, "spacing": 46, "resolve": {"legend": {"color": "independent"}}}
+    apart = {"legend": {"color": "independent"}}
     return Chart(
-        spec=framed(title, _label(series), spec),
+        spec=framed(title, _label(series), hconcat=panels, spacing=46, resolve=apart),
         title=f"{title}: {_label(series)}",
         description="; ".join(f"{_named(one)}: {_kept(one)}{_went(one)}" for one in series.points),
     )
@@ -170,83 +170,47 @@ def _efficiency(series: ScalingSeries) -> Spec:
     ]
     ranks = sorted({one.ranks for one in series.points})
     top = max(105.0, *(1.04 * value["high"] for value in values))
-    x: Spec = {
-        "field": "ranks",
-        "type": "quantitative",
-        "scale": {"type": "log", "base": 2, "domain": [ranks[0] / 1.15, ranks[-1] * 1.15], "nice": False},
-        "axis": {"title": "ranks", "values": ranks, "grid": False, "format": "d"},
-    }
-    y: Spec = {
-        "field": "kept",
-        "type": "quantitative",
-        "scale": {"domain": [0, top], "nice": False},
-        "axis": {"title": "efficiency, %", "tickCount": 5},
-    }
+    scale: Spec = {"type": "log", "base": 2, "domain": [ranks[0] / 1.15, ranks[-1] * 1.15], "nice": False}
+    x = quantity("ranks", "ranks", scale, values=ranks, grid=False, format="d")
+    y = quantity("kept", "efficiency, %", {"domain": [0, top], "nice": False}, tickCount=5)
+    place: Spec = {"x": x, "y": y}
     ideal: list[Spec] = [{"kept": 100}]
-    line: Spec = {"type": "line", "strokeWidth": 2, "color": ACCENT}
-    return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "data": {"values": values},
-        "layer": [
-            {
-                "data": {"values": ideal},
-                "mark": {"type": "rule", "color": MUTED, "strokeDash": [5, 4]},
-                "encoding": {"y": y},
-            },
-            {
-                "data": {"values": ideal},
-                "mark": {"type": "text", "color": MUTED, "fontSize": 12, "align": "left", "baseline": "bottom",
-                         "dx": 4, "dy": -3},
-                "encoding": {"y": y, "x": {"value": 0}, "text": {"value": "ideal"}},
-            },
-            {"transform": [{"filter": "datum.best"}], "mark": line, "encoding": {"x": x, "y": y}},
-            {
-                "mark": {"type": "rule", "color": ACCENT, "strokeWidth": 2},
-                "encoding": {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1, "color": ACCENT},
-                "encoding": {"x": x, "y": y},
-            },
-            {
-                "transform": [{"filter": "datum.best"}],
-                "mark": {"type": "text", "color": INK, "fontSize": 12, "baseline": "top", "dy": 11},
-                "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
-            },
-        ],
-    }  # fmt: skip
+    word: Spec = {"y": y, "x": {"value": 0}, "text": {"value": "ideal"}}
+    interval = {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}}
+    layers = [
+        layer("rule", {"y": y}, ideal, color=MUTED, strokeDash=[5, 4]),
+        layer("text", word, ideal, color=MUTED, fontSize=12, align="left", baseline="bottom", dx=4, dy=-3),
+        layer("line", place, where="datum.best", strokeWidth=2, color=ACCENT),
+        layer("rule", interval, color=ACCENT, strokeWidth=2),
+        layer("point", place, filled=True, size=60, opacity=1, color=ACCENT),
+        layer("text", place | {"text": TEXT}, where="datum.best", color=INK, fontSize=12, baseline="top", dy=11),
+    ]
+    return {"width": WIDTH, "height": HEIGHT, "data": {"values": values}, "layer": layers}
 
 
 def _losses(series: ScalingSeries) -> Spec:
     """Where a step's lost time went, beside the time that an ideal step takes."""
-    told = [one for one in series.best if one.seconds]
-    scale, unit = axis_scale("s", max(one.lost for one in told))
-    names = [name for name in _COLOURS if any(loss.name == name for one in told for loss in one.losses)]
+    timed = [one for one in series.best if one.seconds]
+    scale, unit = axis_scale("s", max(one.lost for one in timed))
+    names = [name for name in _COLOURS if any(loss.name == name for one in timed for loss in one.losses)]
     values: list[Spec] = [
         {"ranks": str(one.ranks), "name": loss.name, "place": names.index(loss.name), "value": loss.seconds / scale}
-        for one in told
+        for one in timed
         for loss in one.losses
     ]
     colour = coloured(names, [_COLOURS[name] for name in names], field="name")
     if colour.get("legend"):
         colour = colour | {"legend": colour["legend"] | {"columns": 1}}
-    order = [str(one.ranks) for one in told]
+    order = [str(one.ranks) for one in timed]
     alone = f", {names[0]}" if len(names) == 1 else ""
-    return {
-        "width": BARS,
-        "height": HEIGHT,
-        "data": {"values": values},
-        "mark": {"type": "bar", "width": {"band": 0.6}},
-        "encoding": {
-            "x": {"field": "ranks", "type": "ordinal", "scale": {"domain": order},
-                  "axis": {"title": "ranks", "labelAngle": 0, "ticks": False, "labelPadding": 6}},
-            "y": {"field": "value", "type": "quantitative", "stack": "zero",
-                  "axis": {"title": f"lost of a step{alone}, {unit}", "tickCount": 5}},
-            "order": {"field": "place"},
-            "color": colour,
-        },
-    }  # fmt: skip
+    axis = {"title": "ranks", "labelAngle": 0, "ticks": False, "labelPadding": 6}
+    encoding = {
+        "x": {"field": "ranks", "type": "ordinal", "scale": {"domain": order}, "axis": axis},
+        "y": quantity("value", f"lost of a step{alone}, {unit}", tickCount=5) | {"stack": "zero"},
+        "order": {"field": "place"},
+        "color": colour,
+    }
+    return {"width": BARS, "height": HEIGHT} | layer("bar", encoding, values, width={"band": 0.6})
 
 
 SECTION = ReportSection(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
-from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, names_axis, words_beside
+from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, stacked_bars
 from paceline.report.document import Table
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
@@ -125,14 +125,14 @@ def short_name(name: str, limit: int) -> str:
     return short if len(short) <= limit else short[: limit - 1] + "…"
 
 
-def _chart(told: Sequence[Traced]) -> Chart | None:
-    spents = [one.spent for one in told if one.spent is not None]
+def _chart(traces: Sequence[Traced]) -> Chart | None:
+    spents = [one.spent for one in traces if one.spent is not None]
     if not spents:
         return None
-    shared, names = told_apart([one_line(one.row.label) for one in told])
+    shared, names = told_apart([one_line(one.row.label) for one in traces])
     kinds = [kind for kind in _KINDS if any(spent.shares.get(kind, 0.0) >= LEAST for spent in spents)]
     values: list[Spec] = [
-        {"case": name, "kind": kind, "place": place, "share": 100 * spent.shares.get(kind, 0.0)}
+        {"case": name, "kind": kind, "place": place, "value": 100 * spent.shares.get(kind, 0.0)}
         for name, spent in zip(names, spents, strict=True)
         for place, kind in enumerate(kinds)
     ]
@@ -141,32 +141,15 @@ def _chart(told: Sequence[Traced]) -> Chart | None:
         for spent in spents
     ]
     ends = [{"case": name, "end": 100.0, "text": text} for name, text in zip(names, texts, strict=True)]
-    y = names_axis()
-    if len(told) == 1:
-        y["axis"] = None
-    x: Spec = {"type": "quantitative", "scale": {"domain": [0, 100], "nice": False}, "axis": None}
+    colour = coloured(kinds, [_COLOURS[kind] for kind in kinds], field="kind")
+    scale = {"scale": {"domain": [0, 100], "nice": False}}
+    layers = stacked_bars(values, ends, scale, colour, is_named=len(traces) > 1)
     title = "Where the time of a step goes"
     return Chart(
-        spec=framed(title, "; ".join(word for word in (shared, "% of the step") if word), {
-            "width": WIDTH,
-            "height": {"step": 28},
-            "layer": [
-                {
-                    "data": {"values": values},
-                    "mark": {"type": "bar", "height": 16},
-                    "encoding": {
-                        "y": y,
-                        "x": {"field": "share", "stack": "zero", **x},
-                        "order": {"field": "place"},
-                        "color": coloured(kinds, [_COLOURS[kind] for kind in kinds], field="kind"),
-                    },
-                },
-                {"data": {"values": ends}} | words_beside(y, {"field": "end", **x}),
-            ],
-        }),
+        spec=framed(title, shared, "% of the step", width=WIDTH, height={"step": 28}, layer=layers),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True)),
-    )  # fmt: skip
+    )
 
 
 SECTION = ReportSection(

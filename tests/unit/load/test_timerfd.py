@@ -1,0 +1,68 @@
+"""Timers of the kernel: when they expire, and what is said where there are none."""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.load import timerfd
+from paceline.load.trace import clock
+
+
+def is_expired(timer: int) -> bool:
+    return bool(select.select([timer], [], [], 0)[0])
+
+
+@pytest.fixture
+def timer() -> Any:
+    opened = timerfd.open_timer()
+    if opened is None:
+        pytest.skip("there are no timers that are descriptors")
+    yield opened
+    os.close(opened)
+
+
+@pytest.mark.parametrize("instant", [0, 1, -5])
+def test_a_time_that_has_passed_expires_at_once(timer: int, instant: int) -> None:
+    timerfd.set_timer(timer, instant)
+    assert is_expired(timer)
+    os.read(timer, 8)
+    assert not is_expired(timer)
+
+
+def test_a_time_that_is_to_come_does_not(timer: int) -> None:
+    timerfd.set_timer(timer, clock() + 3600 * 10**9)
+    assert not is_expired(timer)
+
+
+@pytest.mark.parametrize(("instant", "time"), [(0, (0, 1)), (5 * 10**9 + 7, (5, 7)), (999_999_999, (0, 999_999_999))])
+def test_the_kernel_is_told_seconds_and_nanoseconds_and_no_repetition(
+    monkeypatch: pytest.MonkeyPatch, instant: int, time: tuple[int, int]
+) -> None:
+    asked: list[Any] = []
+    libc = SimpleNamespace(timerfd_settime=lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(timerfd, "_LIBC", libc)
+    timerfd.set_timer(3, instant)
+    ((timer, flags, content, old),) = asked
+    assert (timer, flags, struct.unpack("@llll", content), old) == (3, 1, (0, 0, *time), None)
+
+
+@pytest.mark.parametrize(("created", "opened"), [(0, 0), (7, 7), (-1, None)])
+def test_a_timer_that_cannot_be_made_is_none(monkeypatch: pytest.MonkeyPatch, created: int, opened: int | None) -> None:
+    monkeypatch.setattr(timerfd, "_LIBC", SimpleNamespace(timerfd_create=lambda *_: created))
+    assert timerfd.open_timer() == opened
+
+
+def test_a_system_without_such_timers_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timerfd, "_LIBC", SimpleNamespace())
+    assert timerfd.open_timer() is None
+
+
+def test_what_is_no_timer_is_an_error() -> None:
+    with pytest.raises(OSError, match="timerfd_settime"):
+        timerfd.set_timer(-1, 5)
