@@ -62,6 +62,7 @@ class SteadyRule(_Rule):
 
     limit: float  # seconds
     steady: bool = False
+    most = None  # steps: no number of them ends it
 
     @property
     def is_spent(self) -> bool:
@@ -85,18 +86,19 @@ class SteadyRule(_Rule):
 class StopRule(_Rule):
     """Says when the interval of the median is narrow enough, or time or steps are used up."""
 
-    interval: float
-    budget: float
-    min_steps: int
-    max_steps: int
-    steps: int | None = None
+    parameters: MeasuringParameters
     reason: Stop | None = None
     _narrow_before: bool = False
 
     @property
+    def most(self) -> int:
+        """After how many steps it ends in any case."""
+        return self.parameters.steps or self.parameters.max_steps
+
+    @property
     def is_spent(self) -> bool:
         """Whether the budget is used up; a fixed number of steps has none."""
-        return self.steps is None and self.total >= self.budget
+        return self.parameters.steps is None and self.total >= self.parameters.budget
 
     def done(self) -> bool:
         """Precise enough, or out of time or steps."""
@@ -105,14 +107,14 @@ class StopRule(_Rule):
 
     def _reason(self) -> Stop | None:
         count = len(self.samples)
-        if self.steps is not None:
-            return Stop.STEPS if count >= self.steps else None
-        if count >= self.max_steps:
+        if count >= self.most:
             return Stop.STEPS
+        if self.parameters.steps is not None:
+            return None
         # Looking again and again finds a narrow interval by luck sooner or later; twice in a row is less lucky.
-        narrow = count >= self.min_steps and self._narrow()
+        narrow = count >= self.parameters.min_steps and self._narrow()
         twice, self._narrow_before = narrow and self._narrow_before, narrow
-        if twice and self.total >= min(MIN_SECONDS, self.budget):
+        if twice and self.total >= min(MIN_SECONDS, self.parameters.budget):
             return Stop.PRECISE
         return Stop.BUDGET if self.is_spent else None
 
@@ -122,10 +124,8 @@ class StopRule(_Rule):
         if median is None or mean is None or median.confidence < 0.9:
             return False
         # Throughput is made of the mean, which rare stalls move and the median does not see.
-        return (
-            median.relative(summary.median) <= self.interval
-            and mean.relative(summary.mean) <= MEAN_TOLERANCE * self.interval
-        )
+        interval = self.parameters.interval
+        return median.relative(summary.median) <= interval and mean.relative(summary.mean) <= MEAN_TOLERANCE * interval
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,7 @@ def measure(
     clock: Clock = monotonic,
 ) -> Timed:
     """Run steps until their median is known well enough, or the budget is spent; at least one."""
-    rule = StopRule(
-        interval=parameters.interval,
-        budget=parameters.budget,
-        min_steps=parameters.min_steps,
-        max_steps=parameters.max_steps,
-        steps=parameters.steps,
-    )
+    rule = StopRule(parameters=parameters)
     with quiet_collector():
         executed = _drive(step, timeline, rule, "measuring", agree, report, clock)
     # Another rank may have decided; what this one thinks of its own samples does not matter then.
@@ -274,10 +268,7 @@ def _drive(
     """Run steps until the rule has enough; how many ran in all."""
     for _ in range(timeline.lead_in):
         step()
-    most = None
-    if isinstance(rule, StopRule):
-        most = rule.max_steps if rule.steps is None else rule.steps
-    looks = _Looks(agree is not None, most + timeline.lead_in if most is not None else None, clock)
+    looks = _Looks(agree is not None, rule.most + timeline.lead_in if rule.most else None, clock)
     issued = 0
     reported, reported_at = 0, clock()
     while True:
@@ -296,8 +287,8 @@ def _drive(
                 break
     for sample in timeline.finish():
         rule.add(sample)
-    if most is not None:
-        del rule.samples[most:]
+    if rule.most:
+        del rule.samples[rule.most :]
     if report is not None:
         report(phase, rule.samples[reported:])
     return timeline.lead_in + issued

@@ -402,7 +402,7 @@ def test_a_device_that_waits_for_the_host_is_warned() -> None:
 
 
 def stop_rule(samples: list[float], **values: Any) -> StopRule:
-    rule = StopRule(**{"interval": 0.01, "budget": 100.0, "min_steps": 5, "max_steps": 1000} | values)
+    rule = StopRule(parameters=parameters(**{"budget": 100.0, "min_steps": 5, "max_steps": 1000} | values))
     for sample in samples:
         rule.add(sample)
     return rule
@@ -477,7 +477,7 @@ def asked(looks: _Looks, clock: ScriptedClock, issued: int, seconds: float = 0.0
             clock.advance(seconds)
             return False
 
-    assert not looks.ask(Rule(interval=0.01, budget=1.0, min_steps=1, max_steps=10), issued)
+    assert not looks.ask(Rule(parameters=parameters()), issued)
 
 
 def due(looks: _Looks, counts: range, *, spent: bool = False) -> list[int]:
