@@ -120,7 +120,7 @@ class ScriptedServer:
                     continue
                 if order["do"] == "import":
                     self.imported += order["modules"]
-                    self.control.send({"imported": order["modules"], "failed": {}})
+                    self.control.send({"imported": order["modules"]})
                     continue
                 rank = ScriptedRank(order, Channel.of_descriptor(descriptors[0]), self.control)
                 self.ranks.append(rank)

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -194,7 +194,7 @@ def others(
         message = "--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun"
         raise InputError("hosts-with-launcher", message, key="--hosts", value=hosts)
     shell = RemoteShell(remote_shell or SSH, remote_python or sys.executable)
-    with HostRanks.reached(read_hosts(hosts), shell, master_address) as ranks:
+    with closing(HostRanks(read_hosts(hosts), shell, master_address)) as ranks:
         yield ranks
 
 

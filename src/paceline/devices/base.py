@@ -84,19 +84,11 @@ class Described:
 class EnergyMeter(Protocol):
     """Something that counts energy; only the difference of two readings means anything."""
 
-    @property
-    def source(self) -> str:
-        """What counts, for the record."""
-        ...
-
-    @property
-    def late(self) -> bool:
-        """Whether two readings lay so far apart that the counter may have gone round unseen: then drop the figure."""
-        ...
+    source: str  # what counts, for the record
+    late: bool  # two readings lay so far apart that the counter may have gone round unseen: then drop the figure
 
     def read(self) -> float:
         """Joules since the meter was opened; never less than before."""
-        ...
 
 
 class DeviceKind(TargetKind):

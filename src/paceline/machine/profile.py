@@ -82,10 +82,6 @@ def price_table() -> dict[str, Price]:
 MEASURE_AGAIN = "measure again: paceline machine --measure"
 
 
-class UnreadableProfile(PacelineError):
-    """There is a profile of this machine, but not one that can be understood."""
-
-
 def identify() -> Identity:
     """Which machine this process is on; asks only what it needs, since benchmarks ask this, too."""
     gpus = describe_devices().gpus
@@ -137,7 +133,7 @@ def load_profile(identity: Identity | None = None) -> Profile | None:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc'])) or 'the text'}: {first['msg']}"
-        raise UnreadableProfile(f"the profile {path} cannot be read ({reason}); {MEASURE_AGAIN}") from None
+        raise PacelineError(f"the profile {path} cannot be read ({reason}); {MEASURE_AGAIN}") from None
     return profile if profile.identity == identity else None
 
 

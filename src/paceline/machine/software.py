@@ -72,31 +72,10 @@ def shareable_variables(environ: Mapping[str, str] = os.environ) -> dict[str, st
     }
 
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "torchao",
-    "triton",
-    "pytorch-triton",
-    "transformers",
-    "accelerate",
-    "flash-attn",
-    "xformers",
-    "vllm",
-    "onnx",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "openvino",
-    "tensorrt",
-    "ray",
-    "mpi4py",
-    "numpy",
-    "scipy",
-    "mkl",
-    "pydantic",
-    "nvidia-ml-py",
-)
+PACKAGES = """
+    torch torchvision torchaudio torchao triton pytorch-triton transformers accelerate flash-attn xformers vllm
+    onnx onnxruntime onnxruntime-gpu openvino tensorrt ray mpi4py numpy scipy mkl pydantic nvidia-ml-py
+    """.split()  # noqa: SIM905
 _GIT_SECONDS = 0.3
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from paceline.core.errors import InputError, MissingDependency, Unsupported
 from paceline.core.files import cache_directory
+from paceline.core.probe import cpu_info
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 BUILD_SECONDS = 120.0
@@ -101,17 +102,10 @@ def _ask_compiler(command: list[str], seconds: float) -> subprocess.CompletedPro
 
 def _identity(source: Path) -> str:
     version = _ask_compiler([*compiler(), "--version"], VERSION_SECONDS).stdout
-    words = [source.read_text(encoding="utf-8"), *FLAGS, *compiler(), version, platform.machine(), _processor()]
+    info = cpu_info()
+    instructions = info.get("flags") or info.get("Features") or ""  # what -march=native looks at
+    words = [source.read_text(encoding="utf-8"), *FLAGS, *compiler(), version, platform.machine(), instructions]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
-
-
-def _processor() -> str:
-    """What -march=native looks at: the instruction sets that the kernel lists."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 def _folders() -> Iterator[Path]:

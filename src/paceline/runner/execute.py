@@ -10,9 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from paceline.core.case import Case
 from paceline.core.interrupt import check_interrupts, signal_name
@@ -72,17 +74,6 @@ class Failure:
     cause: Cause
     at: float  # on one clock for all that are compared
 
-    def words(self) -> dict[str, Any]:
-        """For another process, whose clock is another: how long ago it was."""
-        cause = self.cause.model_dump(mode="json")
-        return {"rank": self.rank, "outcome": self.outcome, "cause": cause, "ago": time.monotonic() - self.at}
-
-    @classmethod
-    def of_words(cls, words: Mapping[str, Any], at: float | None = None) -> Failure:
-        """A failure in another process; `at` is its time, if something better than `ago` says it."""
-        when = time.monotonic() - words["ago"] if at is None else at
-        return cls(words["rank"], Outcome(words["outcome"]), Cause.model_validate(words["cause"]), when)
-
     @property
     def order(self) -> tuple[bool, float]:
         """Causes before consequences, then by time."""
@@ -106,20 +97,17 @@ class CaseEnd:
 
     def words(self) -> dict[str, Any]:
         """For another process; without the samples, which it has heard of as they came."""
-        return {
-            "results": {rank: result.model_dump(mode="json") for rank, result in self.results.items()},
-            "failure": self.failure.words() if self.failure else None,
-            "startup_seconds": self.startup_seconds,
-        }
+        end: dict[str, Any] = TypeAdapter(CaseEnd).dump_python(self, mode="json", exclude={"samples"})
+        return end | {"now": time.monotonic()}
 
     @classmethod
     def of_words(cls, words: Mapping[str, Any], at: float | None = None) -> CaseEnd:
-        """What came of a case in another process; `at` as for a failure."""
-        return cls(
-            results={int(rank): Result.model_validate(result) for rank, result in words["results"].items()},
-            failure=Failure.of_words(words["failure"], at) if words["failure"] else None,
-            startup_seconds=words["startup_seconds"],
-        )
+        """What came of a case in another process, whose clock is another; `at` is better than clocks for a failure."""
+        end = TypeAdapter(CaseEnd).validate_python(words)
+        if end.failure is not None:
+            when = end.failure.at + time.monotonic() - words["now"] if at is None else at
+            end.failure = replace(end.failure, at=when)
+        return end
 
     def result(self) -> Result:
         """Everything measured: the ranks' results merged, or what a failed case had measured until then."""

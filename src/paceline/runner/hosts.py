@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,9 @@ class _Node:
 
 
 class HostRanks:
-    """Runs cases on all hosts together, or on the first alone."""
+    """Runs cases on all hosts together, or on the first alone; all are fit to be used, until it is closed."""
 
-    def __init__(self, hosts: Sequence[Host], shell: RemoteShell, master: str | None) -> None:
+    def __init__(self, hosts: Sequence[Host], shell: RemoteShell, master: str | None = None) -> None:
         self._agents = Agents(shell, AGENT)
         self._nodes: list[_Node] = []
         self.devices: dict[str, int] = {}  # of the first host, by kind
@@ -114,16 +114,6 @@ class HostRanks:
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    @contextmanager
-    def reached(cls, hosts: Sequence[Host], shell: RemoteShell, master: str | None = None) -> Iterator[HostRanks]:
-        """The hosts, all of them fit to be used; nothing that was started there outlives this."""
-        ranks = cls(hosts, shell, master)
-        try:
-            yield ranks
-        finally:
-            ranks.close()
 
     @property
     def size(self) -> int:

@@ -14,7 +14,6 @@ from paceline.core.errors import PacelineError
 from paceline.core.profile import Ceiling, Identity, Profile
 from paceline.machine import describe
 from paceline.machine.profile import (
-    UnreadableProfile,
     changes_since,
     identify,
     identity_of,
@@ -101,7 +100,7 @@ def test_a_broken_profile_says_where_it_is_and_what_to_do(text: str) -> None:
     here = identity_of(environment())
     profile_path(here).parent.mkdir(parents=True)
     profile_path(here).write_text(text)
-    with pytest.raises(UnreadableProfile, match="paceline machine --measure") as caught:
+    with pytest.raises(PacelineError, match=r"cannot be read .*; measure again: paceline machine --measure") as caught:
         load_profile(here)
     assert str(profile_path(here)) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -219,32 +218,11 @@ def test_sources_compilers_and_processors_are_told_apart(
     named("1.1")
     source.write_text("int answer(void) { return 43; }\n")
     named("1.1")
-    monkeypatch.setattr(native, "_processor", lambda: "flags: other")
-    named("1.1")
-    assert len(set(names)) == 4
+    for listed in ({"flags": "sse avx"}, {"flags": "sse"}, {"Features": "asimd sve"}, {"processor": "0"}):
+        monkeypatch.setattr(native, "cpu_info", lambda listed=listed: listed)
+        named("1.1")
+    assert len(set(names)) == 7
     assert {len(name) for name in names} == {16}
-
-
-@pytest.mark.parametrize(
-    ("listed", "line"),
-    [
-        ("processor\t: 0\nflags\t\t: sse avx\nflags\t\t: other\n", "flags\t\t: sse avx"),
-        ("processor\t: 0\nFeatures\t: asimd sve\n", "Features\t: asimd sve"),
-        ("processor\t: 0\n", ""),
-        (None, platform.processor()),
-    ],
-)
-def test_a_processor_is_the_instruction_sets_that_the_kernel_lists(
-    listed: str | None, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read_text(path: Path, **_: object) -> str:
-        assert path == Path("/proc/cpuinfo")
-        if listed is None:
-            raise FileNotFoundError
-        return listed
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    assert native._processor() == line
 
 
 def test_built_code_is_kept_in_the_cache_and_otherwise_among_temporary_files(tmp_path: Path) -> None:

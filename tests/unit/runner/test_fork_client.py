@@ -54,7 +54,7 @@ class Ends:
         self.theirs.close()
 
 
-IMPORTED: dict[str, Any] = {"imported": [], "failed": {}}
+IMPORTED: dict[str, Any] = {"imported": []}
 
 
 @pytest.fixture

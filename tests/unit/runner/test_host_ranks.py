@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -246,7 +247,7 @@ def test_hosts_that_cannot_be_used_are_left(cluster: Cluster) -> None:
 
 
 def test_whoever_was_reached_is_left_in_the_end(cluster: Cluster) -> None:
-    with HostRanks.reached([Host("a"), Host("b")], RemoteShell(python="/python")) as ranks:
+    with closing(HostRanks([Host("a"), Host("b")], RemoteShell(python="/python"))) as ranks:
         assert ranks.nodes == 2
         assert cluster.closed == []
     assert cluster.closed == ["a", "b"]

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from paceline.core.case import Case
@@ -61,7 +61,7 @@ def lead(assignment: Assignment) -> Iterator[Execute]:
         return end
 
     try:
-        with HostRanks.reached(hosts, shell, assignment.address) as ranks:
+        with closing(HostRanks(hosts, shell, assignment.address)) as ranks:
             yield execute
     except HostTrouble as trouble:
         raise GangBroken(str(trouble)) from None
