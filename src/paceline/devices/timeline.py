@@ -9,6 +9,7 @@ device never idles because of the measurement, and the samples add up to the tim
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,37 +33,38 @@ def monotonic() -> float:
 Phases = dict[str, float]
 
 
-class Timeline(Protocol):
+class Timeline(ABC):
     """Begin, step, end; and so on."""
 
-    lead_in: int  # steps to issue, untimed, before the first begin
-    starved: int  # steps for which the device waited for the host
+    lead_in = 0  # steps to issue, untimed, before the first begin
+    starved = 0  # steps for which the device waited for the host
     description: str  # for the record: how the time was taken
     phases: list[Phases]  # of each step that has ended, in the order of the samples; empty ones if nothing was marked
 
+    @abstractmethod
     def mark(self, phase: str) -> None:
         """Within a step: the phase of this name has just been issued."""
 
+    @abstractmethod
     def begin(self) -> None:
         """The next step is about to be issued."""
 
+    @abstractmethod
     def end(self) -> list[float]:
         """A step was issued; the durations of steps that are now known to have ended."""
 
     def finish(self) -> list[float]:
         """Wait for the rest."""
+        return []
 
 
-class HostTimeline:
+class HostTimeline(Timeline):
     """Times each step on the host's clock, after waiting for the device if there is one.
 
     A device that is through as soon as the host has issued the last of a step had been waiting for more to do.
     """
 
-    lead_in = 0
-
     def __init__(self, clock: Clock = monotonic, synchronize: Callable[[], None] | None = None) -> None:
-        self.starved = 0
         self._clock = clock
         self._synchronize = synchronize
         self._begun = 0.0
@@ -89,15 +91,9 @@ class HostTimeline:
         self.phases.append(_between(self._begun, self._marks, ended))
         return [ended - self._begun]
 
-    def finish(self) -> list[float]:
-        return []
 
-
-class ReportedTimeline:
+class ReportedTimeline(Timeline):
     """For steps that time themselves, in native code or in a program of their own: takes what they report."""
-
-    lead_in = 0
-    starved = 0
 
     def __init__(self, description: str) -> None:
         self.description = description
@@ -118,9 +114,6 @@ class ReportedTimeline:
         samples, self._samples = self._samples, []
         return samples
 
-    def finish(self) -> list[float]:
-        return []
-
 
 class TimelineEvent(Protocol):
     """A mark on a device's stream."""
@@ -135,7 +128,7 @@ class TimelineEvent(Protocol):
         """Milliseconds from this mark to that."""
 
 
-class EventTimeline:
+class EventTimeline(Timeline):
     """Times steps by device events while a few of them are in flight.
 
     It also counts for how many steps the device had to wait for the host. That a step has ended when the host has
@@ -148,7 +141,6 @@ class EventTimeline:
 
     def __init__(self, new_event: Callable[[], TimelineEvent], in_flight: int, clock: Clock = monotonic) -> None:
         self.lead_in = in_flight
-        self.starved = 0
         self.description = f"device events, from completion to completion, {in_flight} steps in flight"
         self._new_event = new_event
         self._in_flight = in_flight

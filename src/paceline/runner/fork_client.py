@@ -63,7 +63,18 @@ class WarmServer:
     @property
     def control(self) -> Channel:
         """What becomes readable when a process has ended."""
-        return self._live()
+        if self._control is None:
+            ours, theirs = Channel.pair()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | fork_environment(),
+                start_new_session=True,
+            )
+            theirs.close()
+            self._control = ours
+        return self._control
 
     def poll_ends(self) -> dict[int, int]:
         """Wait statuses of processes that have ended since the last call."""
@@ -85,20 +96,6 @@ class WarmServer:
                 self._process.wait()
             self._process = None
         self._imported.clear()
-
-    def _live(self) -> Channel:
-        if self._control is None:
-            ours, theirs = Channel.pair()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | fork_environment(),
-                start_new_session=True,
-            )
-            theirs.close()
-            self._control = ours
-        return self._control
 
     def _order(self, order: dict[str, Any], descriptors: list[int] | None = None) -> None:
         try:

@@ -34,17 +34,16 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 # Below the ports that kernels give away by themselves.
 _FIRST_PORT, _PORTS = 15_000, 15_000
 
-_HOSTS = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
-_RANGES = re.compile(r"\[([^\]]*)\]")
+_RANGES = re.compile(r"\[(\d+)[^\]]*\]")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
-def expand_hosts(compressed: str) -> list[str]:
-    """`node[01-03,7],gpu5` as its hosts, in order."""
-    hosts = [host for part in _HOSTS.findall(compressed) for host in _expand(part)]
-    if not hosts:
+def first_host(compressed: str) -> str:
+    """Of `node[01-03,7],gpu5`, node01."""
+    first = _RANGES.sub(r"\1", compressed).partition(",")[0]
+    if not first or "[" in first:
         raise ValueError(f"the list of nodes '{compressed}' names none")
-    return hosts
+    return first
 
 
 def expand_tasks(compressed: str) -> list[int]:
@@ -53,18 +52,6 @@ def expand_tasks(compressed: str) -> list[int]:
     if None in matches:
         raise ValueError(f"the tasks per node '{compressed}' are not like 2(x3),1")
     return [int(match[1]) for match in matches if match for _ in range(int(match[2] or 1))]
-
-
-def _expand(part: str) -> list[str]:
-    ranges = _RANGES.search(part)
-    if ranges is None:
-        return [part]
-    before, rests = part[: ranges.start()], _expand(part[ranges.end() :])
-    numbers: list[str] = []  # of 01-03,7: 01, 02, 03, 7, with as many digits as the range is written with
-    for one in ranges[1].split(","):
-        first, _, last = one.partition("-")
-        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-    return [f"{before}{number}{rest}" for number in numbers for rest in rests]
 
 
 DEFAULT_PORT = 29500
@@ -123,7 +110,7 @@ class World:
 
     @classmethod
     def _of_slurm(cls, step: int, environment: Mapping[str, str]) -> World:
-        hosts = expand_hosts(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
+        host = first_host(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
         tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE") or environment["SLURM_TASKS_PER_NODE"])
         job = int(environment.get("SLURM_JOB_ID") or environment["SLURM_JOBID"])
         return cls(
@@ -131,7 +118,7 @@ class World:
             size=int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"]),
             local_rank=int(environment["SLURM_LOCALID"]),
             local_size=tasks[int(environment["SLURM_NODEID"])],
-            address=environment.get("MASTER_ADDR", hosts[0] if len(hosts) > 1 else "127.0.0.1"),
+            address=environment.get("MASTER_ADDR", host if len(tasks) > 1 else "127.0.0.1"),
             port=int(environment.get("MASTER_PORT", _FIRST_PORT + (31 * job + step) % _PORTS)),
             agent_store=False,
         )
