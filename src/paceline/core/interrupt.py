@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _is_pending = False
+_is_held = False
 
 
 def catch_interrupts() -> None:
     """Let the terminal's interrupt, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they are ignored (nohup)."""
-    global _is_pending
-    _is_pending = False
+    global _is_pending, _is_held
+    _is_pending = _is_held = False
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -24,6 +27,18 @@ def check_interrupts() -> None:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Within, an interrupt waits for the end of what must not be torn; a second one does not."""
+    global _is_held
+    _is_held = True
+    try:
+        yield
+    finally:
+        _is_held = False
+    check_interrupts()
+
+
 def signal_name(number: int) -> str:
     """Such as SIGKILL; a number where the signal has no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
@@ -31,5 +46,6 @@ def signal_name(number: int) -> str:
 
 def _interrupt(*_: object) -> None:
     global _is_pending
-    _is_pending = True
-    raise KeyboardInterrupt
+    is_first, _is_pending = not _is_pending, True
+    if not (_is_held and is_first):
+        raise KeyboardInterrupt

@@ -12,6 +12,7 @@ from paceline.benchmarks import find
 from paceline.core.benchmark import described
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
+from paceline.core.interrupt import interrupts_held
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.machine.software import scrub
@@ -95,7 +96,8 @@ class SuiteRun:
                 if record is None:
                     continue
                 try:
-                    self.sink.add(record)
+                    with interrupts_held():
+                        self.sink.add(record)
                 except StoreError as error:  # which says where the record is now: the next case may still count
                     self.all_ok = False
                     self.put_aside.append(record)
@@ -126,12 +128,13 @@ class SuiteRun:
 
         def keep_new_samples() -> None:
             nonlocal stored, stored_at
-            if len(samples) > stored:
-                try:
-                    self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples[stored:])
-                except StoreError as error:
-                    self.listener.trouble(str(error))
-                stored, stored_at = len(samples), time.monotonic()
+            with interrupts_held():  # the same samples must not be stored twice
+                if len(samples) > stored:
+                    try:
+                        self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples[stored:])
+                    except StoreError as error:
+                        self.listener.trouble(str(error))
+                    stored, stored_at = len(samples), time.monotonic()
 
         self.listener.case_started(case)
         try:

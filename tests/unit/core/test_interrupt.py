@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.core.interrupt import catch_interrupts, check_interrupts
+from paceline.core.interrupt import catch_interrupts, check_interrupts, interrupts_held
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,3 +57,34 @@ def test_what_is_ignored_stays_ignored() -> None:
     catch_interrupts()
     os.kill(os.getpid(), signal.SIGHUP)
     check_interrupts()
+
+
+def test_what_must_not_be_torn_ends_before_the_interrupt_is_raised() -> None:
+    catch_interrupts()
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("all of it")
+    assert done == ["all of it"]
+    check_interrupts()
+    with interrupts_held():
+        done.append("undisturbed")
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_who_interrupts_twice_does_not_wait() -> None:
+    catch_interrupts()
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("the second one was held, too")
+
+
+def test_an_interrupt_that_was_held_is_not_lost_where_the_work_fails() -> None:
+    catch_interrupts()
+    with pytest.raises(OSError, match="full"), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise OSError("full")
+    with pytest.raises(KeyboardInterrupt):
+        check_interrupts()

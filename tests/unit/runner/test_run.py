@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from paceline.core import registry
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
+from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Cause, CauseKind, Outcome, Record
 from paceline.core.run import Run
 from paceline.runner import run as run_module
@@ -236,6 +239,30 @@ def test_samples_that_cannot_be_kept_end_no_case(clock: Clock) -> None:
 
     heard = told(play, broken=[0]).heard
     assert heard.count(("trouble", "the disk is full")) == 2, "once for the sample, once for the record"
+
+
+def test_an_interrupt_while_samples_are_stored_stores_them_once(
+    clock: Clock,
+) -> None:
+    class Interrupting(Remembered):
+        def keep_partial(self, *part: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            super().keep_partial(*part)
+
+    def execute(_server: WarmServer, _case: Case, tell: Tell) -> CaseEnd:
+        clock.now += PARTIAL_SECONDS
+        tell(progress(1.0, 2.0))
+        raise AssertionError("the interrupt was lost")
+
+    sink = Interrupting()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    catch_interrupts()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            SuiteRun(run=RUN, todo=CASES[:1], sink=sink, execute=execute).go()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [one[5] for one in sink.partial] == [[1.0, 2.0]]
 
 
 def test_a_case_of_this_machine_imports_its_benchmark_and_runs_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
