@@ -17,7 +17,7 @@ from heapq import nsmallest
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
-from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
+from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_orders
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
@@ -209,10 +209,10 @@ class Leader:
             self._give_up_stuck()
             orders: list[Order] = []
             for job in self._jobs.active():
-                step = next_step(job, self._attempts, self._presence, self._lease, self._now())
-                if step.lost:
-                    self._lose(job, step.lost, self._attempts.trouble(job)[1])
-                orders += step.orders
+                more, lost = next_orders(job, self._attempts, self._presence, self._lease, self._now())
+                if lost:
+                    self._lose(job, lost, self._attempts.trouble(job)[1])
+                orders += more
             orders += [Order(follower, attempt, None) for follower, attempt in sorted(self._attempts.strays)]
         refused = self._calls.send(orders)
         with self._lock:
