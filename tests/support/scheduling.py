@@ -87,7 +87,7 @@ class Drive:
 
     def _lose(self, name: str) -> None:
         if name in self.cluster.followers:
-            demands, starts = events.lost(self.cluster, name, self.now)
+            demands, starts = events.lost(self.cluster, [name], self.now)
             for one in demands:
                 self._ran(one.id)
             self._carry_out(starts)

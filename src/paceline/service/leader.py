@@ -244,30 +244,23 @@ class Leader:
 
     def _remove_followers(self, reasons: Mapping[str, str]) -> None:
         """All at once, so that nothing is given to one that is next to go."""
-        lost: dict[str, str] = {}
-        starts: dict[str, JobPlacement] = {}
-        again: list[str] = []
+        why_lost: dict[str, str] = {}
         for follower, reason in reasons.items():
             _log.warning("%s", reason)
             self._unmet.clear()
-            # Gangs of a follower that goes end on the others as well; those are not free before they have stopped.
-            going, staying = self._cluster.followers[follower], set(self._cluster.followers) - set(reasons)
+            going = self._cluster.followers[follower]
             for job_id in list(going.running):
-                if job_id not in starts and any(one.id in staying for one in self._cluster.running[job_id]):
+                job = self._jobs.unfinished[job_id]
+                # Gangs of a follower that goes end on the others as well; those are not free before they have stopped.
+                if any(one.id not in reasons for one in self._cluster.running[job_id]):
                     self._cluster.shrink(job_id, going)
-                    self._attempts.blame((job_id, self._jobs.unfinished[job_id].attempt), reason)
-            demands, begun = events.lost(self._cluster, follower, self._seconds())
-            for demand in demands:
-                if starts.pop(demand.id, None) is not None:
-                    again.append(demand.id)
+                    self._attempts.blame((job_id, job.attempt), reason)
                 else:
-                    lost[demand.id] = self._attempts.trouble(self._jobs.unfinished[demand.id])[0] or reason
-            starts |= {placement.demand.id: placement for placement in begun}
-        self._store_placements(starts.values())
-        for job_id in again:
-            self._enqueue(self._jobs.unfinished[job_id])
-        for job_id, reason in lost.items():
-            self._lose(self._jobs.unfinished[job_id], reason)
+                    why_lost.setdefault(job_id, self._attempts.trouble(job)[0] or reason)
+        demands, placements = events.lost(self._cluster, reasons, self._seconds())
+        self._store_placements(placements)
+        for demand in demands:
+            self._lose(self._jobs.unfinished[demand.id], why_lost[demand.id])
 
     def _add_followers(self) -> None:
         """Let in whoever answers, with what it was given by an earlier leader.

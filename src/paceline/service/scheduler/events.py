@@ -57,16 +57,19 @@ def joined(cluster: ClusterState, follower: Follower, now: float) -> list[JobPla
     return settle(cluster, [follower], now)
 
 
-def lost(cluster: ClusterState, follower_id: str, now: float) -> tuple[list[Demand], list[JobPlacement]]:
-    """A follower has gone: what ran on it, for the caller to submit again or give up, and what starts now."""
-    follower = cluster.followers[follower_id]
-    demands = [running.demand for running in follower.running.values()]
-    freed = [one for demand in demands for one in cluster.end(demand.id)]
-    if follower.reservation:
-        waiting = follower.reservation.demand  # again like any other
-        freed += cluster.withdraw(waiting)
-        cluster.wait(waiting)
-    cluster.leave(follower)
+def lost(cluster: ClusterState, names: Iterable[str], now: float) -> tuple[list[Demand], list[JobPlacement]]:
+    """Followers have gone: what ran on them, for the caller to submit again or give up, and what starts now."""
+    demands: list[Demand] = []
+    freed: list[Follower] = []
+    for follower in [cluster.followers[name] for name in names]:
+        for running in list(follower.running.values()):
+            demands.append(running.demand)
+            freed += cluster.end(running.demand.id)
+        if follower.reservation:
+            waiting = follower.reservation.demand  # again like any other
+            freed += cluster.withdraw(waiting)
+            cluster.wait(waiting)
+        cluster.leave(follower)
     return demands, settle(cluster, freed, now)
 
 

@@ -123,7 +123,7 @@ def test_what_a_lost_follower_ran_comes_back_to_be_submitted_again() -> None:
         events.joined(cluster, node(name), 0.0)
     events.submitted(cluster, demand("gang", 10.0, nodes=2), 0.0)
     events.submitted(cluster, demand("next", 5.0), 0.0)
-    lost, starts = events.lost(cluster, "n0", 3.0)
+    lost, starts = events.lost(cluster, ["n0"], 3.0)
     assert [one.id for one in lost] == ["gang"]
     assert [start.demand.id for start in starts] == ["next"]
     assert list(cluster.running) == ["next"] and list(cluster.followers) == ["n1"]
