@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import chain, count, islice
 
-from paceline.core.errors import InputError
 from paceline.service.scheduler.cluster import Candidate, ClusterState, DemandQueue, Rank
 from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Match, Reservation
 
@@ -43,11 +42,7 @@ def ended(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
 
 
 def cancelled(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
-    """Nobody wants a job any more, whether it waits or runs."""
-    if job_id in cluster.running:
-        return ended(cluster, job_id, now)
-    if job_id not in cluster.demands:
-        raise InputError("unknown-job", f"job '{job_id}' neither waits nor runs here", value=job_id)
+    """Nobody wants a job any more that waits; one that runs is stopped first, and then has ended."""
     return settle(cluster, cluster.withdraw(cluster.demands[job_id]), now)
 
 
