@@ -12,10 +12,11 @@ from itertools import count
 import numpy as np
 
 from bench.ratio import Ratio
+from paceline.analysis.simulation import OURS
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import ClusterState
 from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
-from paceline.service.simulate import Fleet, generate, two_tier
+from paceline.service.simulate import POLICIES, Fleet, generate
 
 LIVE = ((100, 1_000), (1_000, 10_000), (10_000, 100_000))  # followers, jobs that wait
 ASKED = (1_000, 10_000)
@@ -38,7 +39,7 @@ def _live(followers: int, waiting: int) -> Ratio:
     for place in range(followers):
         kind = KINDS[place % len(KINDS)]
         devices = (SchedulerDevice(kind, memory_gib=80),) * (1 if kind == "cpu" else 8)
-        events.joined(cluster, Follower(f"f{place}", devices, cpu_slots=2), 0.0)
+        events.joined(cluster, Follower(f"f{place}", devices), 0.0)
     queued = 0
     while queued < waiting:
         demand = _task(generator, names, 0.0)
@@ -83,7 +84,7 @@ def _simulated() -> list[Ratio]:
         fleet = Fleet(followers)
         workload = generate("lognormal", load=0.9, fleet=fleet, jobs=demands, error=0.3, seed=0)
         begun = time.process_time()
-        two_tier(workload, fleet)
+        POLICIES[OURS](workload, fleet)
         seconds = time.process_time() - begun
         growth = f"; {seconds / before:.3g} times the one before" if before else ""
         is_asked = demands == SIMULATED[-1][1]

@@ -14,8 +14,8 @@ from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Nee
 GPU = SchedulerDevice("gpu", memory_gib=80)
 
 
-def node(name: str, gpus: int = 1, *, pace: float = 1.0, cpu_slots: int = 1) -> Follower:
-    return Follower(name, (GPU,) * gpus, pace=pace, cpu_slots=cpu_slots)
+def node(name: str, gpus: int = 1) -> Follower:
+    return Follower(name, (GPU,) * gpus)
 
 
 def demand(
@@ -87,7 +87,7 @@ class Drive:
 
     def _lose(self, name: str) -> None:
         if name in self.cluster.followers:
-            demands, starts = events.lost(self.cluster, name, self.now)
+            demands, starts = events.lost(self.cluster, [name], self.now)
             for one in demands:
                 self._ran(one.id)
             self._carry_out(starts)
@@ -101,10 +101,9 @@ class Drive:
     def _carry_out(self, starts: Iterable[JobPlacement]) -> None:
         for start in starts:
             one = start.demand
-            pace = max(follower.pace for follower in start.followers)
             self.starts[one.id] = self.now
             self._running[one.id] = (start, self.now)
-            self.at(self.now + self.true_seconds.get(one.id, one.seconds) * pace, "end", start)
+            self.at(self.now + self.true_seconds.get(one.id, one.seconds), "end", start)
 
     def _ran(self, name: str) -> None:
         start, began = self._running.pop(name)

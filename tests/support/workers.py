@@ -12,6 +12,14 @@ from paceline.service.follower.spool import Spool
 from paceline.service.follower.worker import Worker
 
 
+def end_all(worker: Worker) -> None:
+    """End everything that measures there."""
+    for attempt, spool in worker._spools.items():
+        worker._signal(attempt, spool, signal.SIGKILL)
+    for child in worker._children.values():
+        child.wait()
+
+
 class Workers:
     """An engine whose followers are workers with processes of their own, and can be cut off."""
 
@@ -44,7 +52,7 @@ class Workers:
 
     def end_all(self) -> None:
         for worker in self._workers.values():
-            worker.close()
+            end_all(worker)
 
     def spools(self, follower: str) -> list[Spool]:
         """The attempts that a follower has not been acknowledged for."""

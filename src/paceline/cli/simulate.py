@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -66,7 +67,7 @@ def command(
     """
     from paceline.core.errors import InputError, unknown
     from paceline.report.simulate import document as report
-    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, SimulationRequest, study
+    from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, study
 
     kind = chosen_format(flags, output, FORMATS)
     workloads = _words(workload)
@@ -79,7 +80,8 @@ def command(
         for name in names:
             if name not in valid and not (what == "workload" and is_trace):
                 raise unknown(what, name, valid, key=f"--{what}")
-    request = SimulationRequest(
+    simulate = partial(
+        study,
         workloads=workloads,
         loads=_loads(load or "0.5,0.7,0.9"),
         fleet=Fleet(followers, devices),
@@ -93,9 +95,9 @@ def command(
         from rich.console import Console
 
         with Console(stderr=True).status("") as status:  # a line of progress
-            results = study(request, lambda text: status.update(text))
+            results = simulate(progress=lambda text: status.update(text))
     else:
-        results = study(request)
+        results = simulate()
     data = {"csv": lambda: report.to_csv(results), "json": lambda: report.to_json(results)}
     give(report.document(results), kind, output, "paceline-simulation", data)
 

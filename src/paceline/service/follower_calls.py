@@ -312,16 +312,10 @@ class Attempts:
             self._jobs.forget_attempt(holder[1])
 
 
-@dataclass(frozen=True)
-class NextStep:
-    """How an attempt goes on: with orders, or not at all."""
-
-    orders: tuple[Order, ...] = ()
-    lost: str = ""  # why the attempt came to nothing, once nobody goes on with it
-
-
-def next_step(job: Job, attempts: Attempts, presence: Presence, lease: timedelta, now: datetime) -> NextStep:
-    """How a job goes on; one whose follower is silent for too long is given up."""
+def next_orders(
+    job: Job, attempts: Attempts, presence: Presence, lease: timedelta, now: datetime
+) -> tuple[list[Order], str]:
+    """The orders with which a job goes on, or why its attempt came to nothing: its follower is silent for too long."""
     is_expired = job.lease_until is not None and job.lease_until < now
     follower = next((one for one in job.followers if not presence.is_there(one)), job.followers[0])
     if len(job.followers) > 1:
@@ -329,13 +323,13 @@ def next_step(job: Job, attempts: Attempts, presence: Presence, lease: timedelta
             attempts.blame((job.id, job.attempt), presence.silence(follower))
         elif is_expired and (absent := _why_not_met(job, attempts, now)):
             attempts.blame((job.id, job.attempt), absent)
-        return _next_step_of_gang(job, attempts, presence, lease)
+        return _next_orders_of_gang(job, attempts, presence, lease)
     if is_expired:
-        return NextStep(lost=_why_refused(job, attempts, follower) or presence.silence(follower))
+        return [], _why_refused(job, attempts, follower) or presence.silence(follower)
     if follower in presence.here and (job.stop_asked or job.state is JobState.PLACED):
         assignment = None if job.stop_asked else assignment_of(job, lease)
-        return NextStep((Order(follower, (job.id, job.attempt), assignment),))
-    return NextStep()
+        return [Order(follower, (job.id, job.attempt), assignment)], ""
+    return [], ""
 
 
 def assignment_of(
@@ -377,18 +371,18 @@ def _why_not_met(job: Job, attempts: Attempts, now: datetime) -> str:
     return next(refusals, too_late if now - job.state_at > _MEET else "")
 
 
-def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: timedelta) -> NextStep:
+def _next_orders_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: timedelta) -> tuple[list[Order], str]:
     """What goes wrong with one ends the attempt on all; it is over when none of them goes on."""
     going = attempts.going(job, presence.is_there)
     reason = attempts.trouble(job)[0] or (STOPPED if job.stop_asked else "")
     # Then its next report decides.
     has_first_ended = attempts.member(job.followers[0], job).has_ended and presence.is_there(job.followers[0])
     if reason and not going and not has_first_ended:
-        return NextStep(lost=reason)
+        return [], reason
     if reason or has_first_ended:
-        return NextStep(tuple(attempts.stop(follower, job) for follower in going))
+        return [attempts.stop(follower, job) for follower in going], ""
     if job.state is not JobState.PLACED:
-        return NextStep()
+        return [], ""
     # The others begin first; when all of them report where they wait, the first does.
     meetings = {one: attempts.member(one, job).meeting for one in job.followers[1:]}
     next_ones = [one for one, meeting in meetings.items() if meeting is None] or [job.followers[0]]
@@ -400,4 +394,4 @@ def _next_step_of_gang(job: Job, attempts: Attempts, presence: Presence, lease: 
             given = tuple(meeting for meeting in meetings.values() if meeting) if place == 0 else ()
             assignment = assignment_of(job, lease, place=place, address=state.address, meetings=given)
             orders.append(Order(follower, (job.id, job.attempt), assignment))
-    return NextStep(tuple(orders))
+    return orders, ""

@@ -17,7 +17,7 @@ from heapq import nsmallest
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
-from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_step
+from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_orders
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
@@ -209,10 +209,10 @@ class Leader:
             self._give_up_stuck()
             orders: list[Order] = []
             for job in self._jobs.active():
-                step = next_step(job, self._attempts, self._presence, self._lease, self._now())
-                if step.lost:
-                    self._lose(job, step.lost, self._attempts.trouble(job)[1])
-                orders += step.orders
+                more, lost = next_orders(job, self._attempts, self._presence, self._lease, self._now())
+                if lost:
+                    self._lose(job, lost, self._attempts.trouble(job)[1])
+                orders += more
             orders += [Order(follower, attempt, None) for follower, attempt in sorted(self._attempts.strays)]
         refused = self._calls.send(orders)
         with self._lock:
@@ -244,30 +244,23 @@ class Leader:
 
     def _remove_followers(self, reasons: Mapping[str, str]) -> None:
         """All at once, so that nothing is given to one that is next to go."""
-        lost: dict[str, str] = {}
-        starts: dict[str, JobPlacement] = {}
-        again: list[str] = []
+        why_lost: dict[str, str] = {}
         for follower, reason in reasons.items():
             _log.warning("%s", reason)
             self._unmet.clear()
-            # Gangs of a follower that goes end on the others as well; those are not free before they have stopped.
-            going, staying = self._cluster.followers[follower], set(self._cluster.followers) - set(reasons)
+            going = self._cluster.followers[follower]
             for job_id in list(going.running):
-                if job_id not in starts and any(one.id in staying for one in self._cluster.running[job_id]):
+                job = self._jobs.unfinished[job_id]
+                # Gangs of a follower that goes end on the others as well; those are not free before they have stopped.
+                if any(one.id not in reasons for one in self._cluster.running[job_id]):
                     self._cluster.shrink(job_id, going)
-                    self._attempts.blame((job_id, self._jobs.unfinished[job_id].attempt), reason)
-            demands, begun = events.lost(self._cluster, follower, self._seconds())
-            for demand in demands:
-                if starts.pop(demand.id, None) is not None:
-                    again.append(demand.id)
+                    self._attempts.blame((job_id, job.attempt), reason)
                 else:
-                    lost[demand.id] = self._attempts.trouble(self._jobs.unfinished[demand.id])[0] or reason
-            starts |= {placement.demand.id: placement for placement in begun}
-        self._store_placements(starts.values())
-        for job_id in again:
-            self._enqueue(self._jobs.unfinished[job_id])
-        for job_id, reason in lost.items():
-            self._lose(self._jobs.unfinished[job_id], reason)
+                    why_lost.setdefault(job_id, self._attempts.trouble(job)[0] or reason)
+        demands, placements = events.lost(self._cluster, reasons, self._seconds())
+        self._store_placements(placements)
+        for demand in demands:
+            self._lose(self._jobs.unfinished[demand.id], why_lost[demand.id])
 
     def _add_followers(self) -> None:
         """Let in whoever answers, with what it was given by an earlier leader.

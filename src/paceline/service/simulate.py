@@ -10,7 +10,7 @@ import csv
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -30,7 +30,7 @@ from paceline.analysis.simulation import (
     StudyCell,
     measure,
 )
-from paceline.core.errors import InputError, unknown
+from paceline.core.errors import InputError
 from paceline.service.scheduler import events
 from paceline.service.scheduler.cluster import STRETCH, ClusterState
 from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
@@ -80,10 +80,6 @@ class Fleet:
     def capacity(self) -> int:
         return self.followers * self.devices
 
-    def members(self) -> list[Follower]:
-        devices = (SchedulerDevice(KIND),) * self.devices
-        return [Follower(f"follower-{number}", devices) for number in range(self.followers)]
-
 
 WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
     "exponential": lambda generator, jobs: generator.exponential(MEAN, jobs),
@@ -94,8 +90,6 @@ WORKLOADS: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
 
 def generate(name: str, *, load: float, fleet: Fleet, jobs: int, error: float, seed: int) -> SimulatedWorkload:
     """Jobs of one device each; `load` is all their work over what the fleet can do until the last one comes."""
-    if name not in WORKLOADS:
-        raise unknown("workload", name, WORKLOADS, key="--workload")
     generator = np.random.default_rng([seed, list(WORKLOADS).index(name)])
     gaps = generator.exponential(1.0, jobs)
     seconds = WORKLOADS[name](generator, jobs)
@@ -180,39 +174,46 @@ def _row(
 
 def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exact: bool) -> Schedule:
     cluster = ClusterState(stretch=stretch)
-    for follower in fleet.members():
-        events.joined(cluster, follower, 0.0)
+    for number in range(fleet.followers):
+        events.joined(cluster, Follower(f"follower-{number}", (SchedulerDevice(KIND),) * fleet.devices), 0.0)
     expected = workload.seconds if exact else workload.predicted
     error = 0.0 if exact else workload.error
-    started = np.empty(len(workload))
-    ended = np.empty(len(workload))
+
+    def come(job: int, now: float) -> list[int]:
+        needs, priority = workload.needs[job], workload.priorities[job]
+        demand = Demand(str(job), needs, float(expected[job]), now, priority, error)
+        return [int(start.demand.id) for start in events.submitted(cluster, demand, now)]
+
+    def end(job: int, now: float) -> list[int]:
+        return [int(start.demand.id) for start in events.ended(cluster, str(job), now)]
+
+    return _simulated(workload, fleet, come, end)
+
+
+def _simulated(
+    workload: SimulatedWorkload,
+    fleet: Fleet,
+    come: Callable[[int, float], Iterable[int]],
+    end: Callable[[int, float], Iterable[int]],
+) -> Schedule:
+    """Event by event: `come` and `end` give the jobs that start because one has come, or has ended."""
+    started, ended = np.empty(len(workload)), np.empty(len(workload))
     running: list[tuple[float, int]] = []
     coming = 0
     while coming < len(workload) or running:
         # At the same moment what ends goes first: its devices are free for what comes.
         if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
             now = float(workload.submitted[coming])
-            needs, priority = workload.needs[coming], workload.priorities[coming]
-            demand = Demand(str(coming), needs, float(expected[coming]), now, priority, error)
-            starts = events.submitted(cluster, demand, now)
+            starts = come(coming, now)
             coming += 1
         else:
             now, job = heappop(running)
             ended[job] = now
-            starts = events.ended(cluster, str(job), now)
+            starts = end(job, now)
         for start in starts:
-            job = int(start.demand.id)
-            started[job] = now
-            heappush(running, (now + float(workload.seconds[job]), job))
+            started[start] = now
+            heappush(running, (now + float(workload.seconds[start]), start))
     return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)
-
-
-# The scheduler as the leader runs it, with the durations that were predicted.
-two_tier = partial(_scheduled, stretch=STRETCH, exact=False)
-# One shared queue, the shortest predicted first, without ageing.
-shortest_first = partial(_scheduled, stretch=math.inf, exact=False)
-# One shared queue, the shortest first, by the durations that jobs really take.
-clairvoyant = partial(_scheduled, stretch=math.inf, exact=True)
 
 
 # Policies to compare with: a job is bound when it comes, and each follower serves in the order of coming
@@ -267,12 +268,10 @@ def _served(
     ended_on: Callable[[int, float, float], None],
 ) -> Schedule:
     """Jobs are bound by `choose`; one starts when it is the first of all its followers and there is room on each."""
-    started, ended = np.empty(len(workload)), np.empty(len(workload))
     queues: list[deque[int]] = [deque() for _ in range(fleet.followers)]
     free = [fleet.devices] * fleet.followers
     heavy = [0] * fleet.followers
     bound: dict[int, list[int]] = {}
-    running: list[tuple[float, int]] = []
 
     def width(job: int) -> int:
         needs = workload.needs[job]
@@ -282,7 +281,7 @@ def _served(
         devices, is_heavy = width(job), workload.needs[job].cpu_heavy
         return all(queues[f][0] == job and free[f] >= devices and not (is_heavy and heavy[f]) for f in bound[job])
 
-    def serve(followers: list[int], now: float) -> None:
+    def serve(followers: list[int]) -> Iterator[int]:
         to_serve = list(followers)
         for follower in to_serve:  # grows while it is walked
             while queues[follower] and can_start(queues[follower][0]):
@@ -293,29 +292,23 @@ def _served(
                     heavy[one] += workload.needs[job].cpu_heavy
                     if one != follower:
                         to_serve.append(one)
-                started[job] = now
-                heappush(running, (now + float(workload.seconds[job]), job))
+                yield job
 
-    coming = 0
-    while coming < len(workload) or running:
-        if not running or (coming < len(workload) and workload.submitted[coming] < running[0][0]):
-            now, job = float(workload.submitted[coming]), coming
-            work = float(workload.predicted[job]) * width(job)
-            bound[job] = choose(workload.needs[job].nodes, work, now)
-            for follower in bound[job]:
-                queues[follower].append(job)
-            coming += 1
-            serve(bound[job], now)
-        else:
-            now, job = heappop(running)
-            ended[job] = now
-            followers = bound.pop(job)
-            for follower in followers:
-                free[follower] += width(job)
-                heavy[follower] -= workload.needs[job].cpu_heavy
-                ended_on(follower, float(workload.predicted[job]) * width(job), now)
-            serve(followers, now)
-    return Schedule(workload.submitted, started, ended, workload.work(fleet.devices), fleet.capacity)
+    def come(job: int, now: float) -> Iterator[int]:
+        bound[job] = choose(workload.needs[job].nodes, float(workload.predicted[job]) * width(job), now)
+        for follower in bound[job]:
+            queues[follower].append(job)
+        return serve(bound[job])
+
+    def end(job: int, now: float) -> Iterator[int]:
+        followers = bound.pop(job)
+        for follower in followers:
+            free[follower] += width(job)
+            heavy[follower] -= workload.needs[job].cpu_heavy
+            ended_on(follower, float(workload.predicted[job]) * width(job), now)
+        return serve(followers)
+
+    return _simulated(workload, fleet, come, end)
 
 
 # A mean completion time that no schedule can go below
@@ -355,56 +348,55 @@ def lowest_mean(workload: SimulatedWorkload, fleet: Fleet) -> float:
 POLICIES: dict[str, Callable[[SimulatedWorkload, Fleet], Schedule]] = {
     BASELINE: round_robin,
     "least-loaded": least_loaded,
-    "sjf": shortest_first,
-    OURS: two_tier,
-    CLAIRVOYANT: clairvoyant,
+    # One shared queue, the shortest predicted first, without ageing.
+    "sjf": partial(_scheduled, stretch=math.inf, exact=False),
+    # The scheduler as the leader runs it, with the durations that were predicted.
+    OURS: partial(_scheduled, stretch=STRETCH, exact=False),
+    # One shared queue, the shortest first, by the durations that jobs really take.
+    CLAIRVOYANT: partial(_scheduled, stretch=math.inf, exact=True),
 }
 
 
-@dataclass(frozen=True)
-class SimulationRequest:
-    """What is to be simulated."""
-
-    workloads: Sequence[str]
-    loads: Sequence[float]
-    fleet: Fleet
-    jobs: int
-    error: float
-    policies: Sequence[str]
-    seeds: Sequence[int]
-    trace: Path | None = None  # instead of workloads and loads
-
-
-def study(request: SimulationRequest, progress: Callable[[str], None] = lambda text: None) -> Study:
-    """Every cell; `progress` is called with what is being done."""
+def study(
+    *,
+    workloads: Sequence[str],
+    loads: Sequence[float],
+    fleet: Fleet,
+    jobs: int,
+    error: float,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    trace: Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Study:
+    """Every cell, or that of the trace; `progress` is called with what is being done."""
     begun = time.monotonic()
-    fleet, error, trace = request.fleet, request.error, request.trace
     if trace is not None:
-        first = read_trace(trace, fleet=fleet, error=error, seed=request.seeds[0])
+        first = read_trace(trace, fleet=fleet, error=error, seed=seeds[0])
         points = [(first.name, load_of(first, fleet))]
     else:
-        points = [(name, load) for name in request.workloads for load in request.loads]
+        points = [(name, load) for name in workloads for load in loads]
     cells = []
     for name, load in points:
-        outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in request.policies}
+        outcomes: dict[str, list[SimulatedOutcome]] = {policy: [] for policy in policies}
         bounds: list[float] = []
-        for seed in request.seeds:
+        for seed in seeds:
             if trace is not None:
                 workload = read_trace(trace, fleet=fleet, error=error, seed=seed)
             else:
-                workload = generate(name, load=load, fleet=fleet, jobs=request.jobs, error=error, seed=seed)
+                workload = generate(name, load=load, fleet=fleet, jobs=jobs, error=error, seed=seed)
             bounds.append(lowest_mean(workload, fleet))
-            for policy in request.policies:
+            for policy in policies:
                 progress(f"{name} at load {load:.3g}, seed {seed}: {policy}")
                 outcomes[policy].append(measure(POLICIES[policy](workload, fleet)))
-        lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in request.policies)
+        lines = tuple(Line(policy, tuple(outcomes[policy])) for policy in policies)
         cells.append(StudyCell(name, load, lines, sum(bounds) / len(bounds)))
     settings: dict[str, object] = {
         "followers": fleet.followers,
         "devices": fleet.devices,
-        "jobs": None if trace else request.jobs,
+        "jobs": None if trace else jobs,
         "error": error,
-        "seeds": list(request.seeds),
+        "seeds": list(seeds),
         "stretch": STRETCH,
     }
     return Study(tuple(cells), settings, time.monotonic() - begun)

@@ -14,14 +14,10 @@ from paceline.service.simulate import (
     WORKLOADS,
     Fleet,
     SimulatedWorkload,
-    SimulationRequest,
-    clairvoyant,
     generate,
     load_of,
     lowest_mean,
     read_trace,
-    round_robin,
-    shortest_first,
     study,
 )
 from support.refused import refused
@@ -67,7 +63,7 @@ def test_a_shared_queue_is_what_a_plain_heap_does(exact: bool) -> None:
             started[task] = now
             heappush(running, (now + workload.seconds[task], task))
             free -= 1
-    simulated = clairvoyant if exact else shortest_first
+    simulated = POLICIES[CLAIRVOYANT if exact else "sjf"]
     assert np.array_equal(simulated(workload, Fleet(4)).started, started)
 
 
@@ -77,7 +73,7 @@ def test_round_robin_is_a_recursion_on_each_follower() -> None:
     for task in range(500):
         started[task] = max(workload.submitted[task], free_at[task % 4])
         free_at[task % 4] = started[task] + workload.seconds[task]
-    assert np.allclose(round_robin(workload, Fleet(4)).started, started)
+    assert np.allclose(POLICIES["round-robin"](workload, Fleet(4)).started, started)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -98,8 +94,10 @@ def test_the_load_is_the_one_that_was_asked_for() -> None:
 
 
 def test_seeds_repeat_and_differ() -> None:
-    question = SimulationRequest(["bimodal"], [0.8], Fleet(4), 200, 0.3, [OURS], [1, 2])
-    once, again = study(question), study(question)
+    once, again = (
+        study(workloads=["bimodal"], loads=[0.8], fleet=FOUR, jobs=200, error=0.3, policies=[OURS], seeds=[1, 2])
+        for _ in range(2)
+    )
     assert once.cells == again.cells
     first, second = once.cells[0].lines[0].outcomes
     assert first != second

@@ -19,6 +19,7 @@ from paceline.service.follower.worker import Worker
 from paceline.service.jobs import FailureKind, JobFailure
 from support.cli import MARK, PLUGIN
 from support.scripted_followers import naps
+from support.workers import end_all
 
 PATIENCE = 60.0  # seconds; only what hangs takes so long
 pytestmark = pytest.mark.slow
@@ -99,7 +100,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv(MARK, str(tmp_path / "spool"))
     made = Bench(tmp_path / "spool")
     yield made
-    made.worker.close()
+    end_all(made.worker)
 
 
 def test_of_a_suite_only_the_wanted_cases_are_measured(bench: Bench) -> None:
@@ -229,7 +230,7 @@ def test_a_new_worker_adopts_what_runs(bench: Bench, when: str) -> None:
 def test_a_new_worker_speaks_for_what_died_meanwhile(bench: Bench) -> None:
     bench.begin(LONG)
     bench.until(lambda: "began" in bench.kinds())
-    bench.worker.close()
+    end_all(bench.worker)
     bench.worker = Worker(bench.folder, "here")
     failure = bench.failure()
     assert failure.kind is FailureKind.LOST

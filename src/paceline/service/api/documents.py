@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
-from paceline.core.run import RunStatus
 from paceline.service.api.tokens import NAME
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JobFailure, JobState, MachineNeeds, Name, StrictModel
+from paceline.store.reader import RunRow
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 TOKEN_NAME = f"^{NAME.pattern}$"
@@ -100,18 +100,8 @@ class LogPage(BaseModel):
     is_over: bool = Field(description="Whether the job has ended, and this is all of its log")
 
 
-class RunSummary(BaseModel):
+class RunSummary(RunRow):
     """A run in a list."""
-
-    id: str
-    name: str
-    status: RunStatus
-    started_at: datetime
-    ended_at: datetime | None
-    cases: int
-    ok: int
-    not_ok: int
-    tags: tuple[str, ...]
 
 
 class RunsPage(BaseModel):

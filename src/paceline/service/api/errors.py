@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from fastapi import FastAPI, Request
@@ -38,24 +39,19 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+@dataclass(eq=False)
 class Refused(PacelineError):
     """An answer with a status of its own."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        remedy: str | None = None,
-        headers: dict[str, str] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.remedy = remedy
-        self.headers = headers or {}
-        self._fields = fields or {}
+    status: int
+    code: str
+    message: str
+    remedy: str | None = None
+    headers: dict[str, str] | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # more of an ErrorDetail
+
+    def __str__(self) -> str:
+        return self.message
 
     @classmethod
     def of(cls, error: InputError, status: int = 422) -> Self:
@@ -68,7 +64,7 @@ class Refused(PacelineError):
 
     def answer(self) -> JSONResponse:
         """The answer itself."""
-        detail = ErrorDetail(code=self.code, message=str(self), remedy=self.remedy, **self._fields)
+        detail = ErrorDetail(code=self.code, message=self.message, remedy=self.remedy, **self.fields)
         return JSONResponse(ErrorBody(error=detail).model_dump(exclude_none=True), self.status, headers=self.headers)
 
 

@@ -13,13 +13,12 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -93,16 +92,16 @@ def needed(method: str, path: str) -> Scope:
     return Scope.SUBMIT if is_page or _SUBMIT.fullmatch(path) else Scope.ADMIN
 
 
-@dataclass
-class _Request:
-    """One request, as far as it matters here."""
+class _Request(Request):
+    """One request; the route shares its state."""
 
-    method: str
-    path: str
-    headers: Headers
-    address: str
-    is_refused: bool = False  # here, before any route saw it
-    state: dict[str, Any] = field(default_factory=dict)  # which the route shares
+    @property
+    def path(self) -> str:  # not that of the URL, which the sender makes up with the name of the host
+        return str(self.scope["path"])
+
+    @property
+    def address(self) -> str:
+        return self.client.host if self.client else "unknown"
 
     @property
     def is_write(self) -> bool:
@@ -134,10 +133,8 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        state = scope.setdefault("state", {})
-        address = scope["client"][0] if scope.get("client") else "unknown"
-        request = _Request(scope["method"], scope["path"], Headers(scope=scope), address, state=state)
-        is_begun = False
+        request = _Request(scope, receive)
+        is_begun = is_refused = False
 
         async def hardened(message: Message) -> None:
             nonlocal is_begun
@@ -146,16 +143,16 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HARDENED.items() if request.is_page else (_HARDENED | _HARDENED_API).items():
                     headers.setdefault(name, value)
-                if request.is_write and request.path not in _NOT_AUDITED and not request.is_refused:
+                if request.is_write and request.path not in _NOT_AUDITED and not is_refused:
                     await self._audit(request, str(message["status"]))  # before anybody hears that it was done
             await send(message)
 
         try:
             await self._admit(request)
-            body = await self._body(request, receive)
+            body = await self._body(request)
             await self._app(scope, _replayed(body, receive), hardened)
         except Refused as refused:
-            request.is_refused = True
+            is_refused = True
             # Who was not let in, and which writes were refused; those who ask too often would fill the store.
             if refused.status in (401, 403) or (request.is_write and refused.status not in (429, 503)):
                 await self._audit(request, f"{refused.status} {refused.code}")
@@ -175,7 +172,7 @@ class Guard:
             if not is_open:
                 raise unavailable(str(error)) from None
             caller = None
-        request.state["caller"] = caller
+        request.state.caller = caller
         wait = self._requests.take(caller.name if caller and caller is not LOCAL else request.address)
         if wait:
             raise _too_many(wait, "requests")
@@ -195,7 +192,7 @@ class Guard:
             )
 
     async def _caller(self, request: _Request) -> Caller | None:
-        token = _token(request.headers)
+        token = _token(request)
         if token is not None:
             return await asyncio.to_thread(self._tokens.caller, token)
         has_tokens = bool(await asyncio.to_thread(self._tokens.rows))
@@ -212,7 +209,7 @@ class Guard:
         if wants_page and request.is_page:
             location = f"{SIGN_IN}?next={quote(request.path, safe='')}"
             return Refused(303, "unauthorized", "sign in first", headers={"Location": location})
-        token = _token(request.headers)
+        token = _token(request)
         return Refused(
             401,
             "unauthorized",
@@ -221,7 +218,7 @@ class Guard:
             {"WWW-Authenticate": "Bearer"},
         )
 
-    async def _body(self, request: _Request, receive: Receive) -> bytes:
+    async def _body(self, request: _Request) -> bytes:
         """All of the body, if it is small enough and is JSON."""
         limits, body = self._limits, bytearray()
         size_message = f"the body has more than {limits.body:,} bytes"
@@ -231,15 +228,12 @@ class Guard:
             raise too_large
         try:
             async with asyncio.timeout(limits.body_seconds):
-                is_whole = False
-                while not is_whole:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        raise Refused(400, "unreadable", "the body ended too soon")
-                    body += message.get("body", b"")
+                async for chunk in request.stream():
+                    body += chunk
                     if len(body) > limits.body:
                         raise too_large
-                    is_whole = not message.get("more_body")
+        except ClientDisconnect:
+            raise Refused(400, "unreadable", "the body ended too soon") from None
         except TimeoutError:
             raise Refused(408, "too-slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -249,10 +243,10 @@ class Guard:
         return bytes(body)
 
     async def _audit(self, request: _Request, outcome: str) -> None:
-        caller = request.state.get("caller")
+        caller = getattr(request.state, "caller", None)
         who = caller.name if caller else request.address
         what = f"{request.method} {request.path}"[:200]
-        subject = str(request.state.get("subject", ""))[:200]
+        subject = str(getattr(request.state, "subject", ""))[:200]
         row = AuditRow(datetime.now(UTC), _printable(who), _printable(what), _printable(subject), outcome)
 
         def write() -> None:
@@ -265,15 +259,11 @@ class Guard:
             _log.error("not in the audit log: %s by %s, %s: %s", row.what, row.who, row.outcome, error)
 
 
-def _token(headers: Mapping[str, str]) -> str | None:
-    kind, _, token = headers.get("authorization", "").partition(" ")
+def _token(request: Request) -> str | None:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and token.strip():
         return token.strip()
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return cookie.value if cookie is not None and cookie.value else None
+    return request.cookies.get(COOKIE) or None
 
 
 def _refuse_other_names(headers: Mapping[str, str]) -> None:

@@ -124,7 +124,6 @@ class FollowerGone(Exception):
 class Engine(Protocol):
     """One way of having followers. Calls never block for longer than a second or two, whatever a follower does."""
 
-    name: str
     invitation: str  # the command that makes another machine a follower; empty where none can be
 
     def followers(self) -> Sequence[FollowerState]:

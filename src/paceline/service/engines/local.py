@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.service.engines import EngineKind
-from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
+from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerState
 from paceline.service.follower.worker import Worker
 
 
 class LocalEngine:
     """The leader's own machine as its one follower; each attempt is a process that outlives the leader."""
 
-    name = "local"
     invitation = ""
 
     def __init__(self, folder: Path, labels: Sequence[str] = ()) -> None:
@@ -24,21 +23,16 @@ class LocalEngine:
         return [self._worker.describe()]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
-        self._worker_of(follower).begin(assignment)
+        self._worker.begin(assignment)
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
-        return self._worker_of(follower).poll(acknowledged)
+        return self._worker.poll(acknowledged)
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
-        self._worker_of(follower).cancel(job_id, attempt)
+        self._worker.cancel(job_id, attempt)
 
     def close(self) -> None:
         """Nothing to close: what measures goes on, and reports to the next leader."""
-
-    def _worker_of(self, follower: str) -> Worker:
-        if follower != self._worker.name:
-            raise FollowerGone(f"'{follower}' is not this machine")
-        return self._worker
 
 
 ENGINE = EngineKind("local", lambda options: LocalEngine(options.folder / "follower", options.labels))

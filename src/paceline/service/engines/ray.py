@@ -82,8 +82,6 @@ class _Node:
 class RayEngine:
     """Actors on the nodes of a Ray cluster, which exists already or is started here."""
 
-    name = "ray"
-
     def __init__(self, options: EngineOptions) -> None:
         self._lock = threading.Lock()
         self._nodes: dict[str, _Node] = {}  # by name

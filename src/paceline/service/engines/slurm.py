@@ -284,7 +284,6 @@ def share_of(node: SlurmNode, devices: Sequence[int]) -> list[str]:
 class SlurmEngine:
     """The nodes of one or more partitions; what they are to do lies in a folder that all of them see."""
 
-    name = "slurm"
     invitation = ""
 
     def __init__(self, options: EngineOptions) -> None:

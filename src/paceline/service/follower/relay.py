@@ -13,7 +13,6 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.service.engines.base import Meeting
 from paceline.service.follower.spool import Spool
 
 CONNECT_SECONDS = 10.0
@@ -28,15 +27,6 @@ def watch_closely(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def connect(meeting: Meeting) -> socket.socket:
-    """The connection to a peer, which knows by the secret that it is the right one."""
-    connection = socket.create_connection((meeting.address, meeting.port), timeout=CONNECT_SECONDS)
-    connection.settimeout(None)
-    watch_closely(connection)
-    connection.sendall(f"{meeting.secret}\n".encode())
-    return connection
-
-
 def main() -> None:
     """Connect standard input and output with a peer, or become the command."""
     follower, *command = sys.argv[1:]
@@ -47,7 +37,10 @@ def main() -> None:
     if meeting is None:  # it is not a peer, but this follower itself
         os.execv(command[0], command)
     try:
-        connection = connect(meeting)
+        connection = socket.create_connection((meeting.address, meeting.port), timeout=CONNECT_SECONDS)
+        connection.settimeout(None)
+        watch_closely(connection)
+        connection.sendall(f"{meeting.secret}\n".encode())  # by which the peer knows that it is the right one
     except OSError as error:
         sys.exit(f"{follower} cannot be reached at {meeting.address}, port {meeting.port}: {error}")
 

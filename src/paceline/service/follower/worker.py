@@ -120,14 +120,6 @@ class Worker:
             if spool is not None and attempt not in self._stopping and self._signal(attempt, spool, signal.SIGTERM):
                 self._stopping[attempt] = time.monotonic()
 
-    def close(self) -> None:
-        """End everything that measures here."""
-        with self._lock:
-            for attempt, spool in self._spools.items():
-                self._signal(attempt, spool, signal.SIGKILL)
-            for child in self._children.values():
-                child.wait()
-
     def _look_after(self, attempt: AttemptKey, spool: Spool) -> None:
         """Report the end of a process that died without reporting it, and end one that does not stop."""
         asked_at = self._stopping.get(attempt)

@@ -58,7 +58,7 @@ class DemandQueue:
     def __init__(self, needs: Needs, matches: Iterable[Match], stretch: float) -> None:
         self.needs = needs
         self.stretch = stretch
-        self.matches = {id(match.shape): match for match in matches}
+        self.matches = {match.shape: match for match in matches}
         self.reserved: dict[str, Reservation] = {}  # jobs that followers are drained for
         self._demands: dict[str, tuple[int, Demand]] = {}  # all others, with a number that breaks ties
         self._shortest: list[_Entry] = []
@@ -69,15 +69,9 @@ class DemandQueue:
     def __len__(self) -> int:
         return len(self._demands) + len(self.reserved)
 
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._demands or job_id in self.reserved
-
     def __iter__(self) -> Iterator[Demand]:
         yield from (demand for _, demand in self._demands.values())
         yield from (reservation.demand for reservation in self.reserved.values())
-
-    def match(self, shape: Shape) -> Match:
-        return self.matches[id(shape)]
 
     def due_at(self, demand: Demand) -> float:
         """From when on nothing may overtake it."""
@@ -147,8 +141,8 @@ class ClusterState:
         self.demands: dict[str, Demand] = {}  # of every job that waits or runs
         self.running: dict[str, tuple[Follower, ...]] = {}
         self._queues: dict[Needs, DemandQueue] = {}
-        self._waiting: dict[int, dict[Needs, DemandQueue]] = {}  # of each shape, the queues that are not empty
-        self._shapes: dict[tuple[tuple[SchedulerDevice, ...], int, float], Shape] = {}
+        self.queues: dict[Shape, dict[Needs, DemandQueue]] = {}  # not empty, by who could run their jobs
+        self._shapes: dict[tuple[SchedulerDevice, ...], Shape] = {}
         self._numbers = count()
 
     @property
@@ -172,10 +166,6 @@ class ClusterState:
             self._queues[needs] = queue
         return queue
 
-    def queues_of(self, shape: Shape) -> dict[Needs, DemandQueue]:
-        """Queues with jobs that followers of this shape could run."""
-        return self._waiting[id(shape)]
-
     def stuck(self) -> list[Demand]:
         """Jobs that wait for followers such as are not here."""
         return [demand for needs, queue in self._queues.items() if not self.can_run(needs) for demand in queue]
@@ -190,15 +180,14 @@ class ClusterState:
         if follower.id in self.followers:
             message = f"follower '{follower.id}' is here already; give another one a name of its own"
             raise InputError("duplicate-follower", message, value=follower.id)
-        key = (follower.devices, follower.cpu_slots, follower.pace)
-        shape = self._shapes.get(key)
+        shape = self._shapes.get(follower.devices)
         if shape is None:
-            shape = self._shapes[key] = follower.shape
-            self._waiting[id(shape)] = {}
+            shape = self._shapes[follower.devices] = follower.shape
+            self.queues[shape] = {}
             for queue in self._queues.values():
                 match = shape.match(queue.needs)
                 if match:
-                    queue.matches[id(shape)] = match
+                    queue.matches[shape] = match
                     self._note(queue)
         follower.shape = shape
         shape.members[follower] = None
@@ -235,26 +224,19 @@ class ClusterState:
 
     def reserve(self, reservation: Reservation) -> None:
         """Followers are drained for a job from now on."""
-        queue = self.queue_of(reservation.demand.needs)
-        queue.reserve(reservation)
+        self.queue_of(reservation.demand.needs).reserve(reservation)
         for follower in reservation.followers:
             self._close(follower)
             follower.reservation = reservation
             follower.shape.drained[follower] = None
 
-    def unreserve(self, reservation: Reservation) -> None:
-        """The job waits like any other again, as when one of its followers is lost."""
-        self.withdraw(reservation.demand)
-        self.wait(reservation.demand)
-
     def start(self, placement: JobPlacement, now: float) -> tuple[Follower, ...]:
         """A job starts; followers that are no longer drained for it are returned."""
         demand = placement.demand
         drained = self.withdraw(demand) if demand.id in self.demands else ()
-        ends_at = now + demand.seconds * max(follower.pace for follower in placement.followers)
         for follower, devices in zip(placement.followers, placement.devices, strict=True):
             self._close(follower)
-            follower.occupy(Running(demand, devices, ends_at))
+            follower.occupy(Running(demand, devices, now + demand.seconds))
             self._open(follower)
         self.demands[demand.id] = demand
         self.running[demand.id] = placement.followers
@@ -300,6 +282,6 @@ class ClusterState:
         """Let shapes know whether something waits for them."""
         for shape in queue.matches:
             if len(queue):
-                self._waiting[shape][queue.needs] = queue
+                self.queues[shape][queue.needs] = queue
             else:
-                self._waiting[shape].pop(queue.needs, None)
+                self.queues[shape].pop(queue.needs, None)

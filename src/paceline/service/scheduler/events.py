@@ -2,9 +2,9 @@
 
 Each takes the time as an argument, changes the cluster, and returns the starts that somebody has to carry out.
 
-Tier one, at the leader, decides which follower a job goes to: the one on which it is expected to end first. If none has
-room it is bound to none: it waits in the queue of every follower that could run it, and tier two gives it to the first
-of them that gets room. A decision that is made so late needs no correction when predictions prove wrong.
+Tier one, at the leader, decides which follower with room a job goes to. If there is none it is bound to none: it waits
+in the queue of every follower that could run it, and tier two gives it to the first of them that gets room. A decision
+that is made so late needs no correction when predictions prove wrong.
 
 Tier two, at each follower, decides which of the jobs that it could run it takes next, and what it is drained for. A
 wide job (several devices, a whole node, several nodes) for which there is no room when its turn comes has followers
@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import chain, count, islice
 
-from paceline.core.errors import InputError
 from paceline.service.scheduler.cluster import Candidate, ClusterState, DemandQueue, Rank
-from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Match, Reservation, Shape
+from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Match, Reservation
 
 # Draining wastes room: at most this part of the followers that are alike, and one job at a time unless it is due.
 DRAINED = 0.25
@@ -43,11 +42,7 @@ def ended(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
 
 
 def cancelled(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
-    """Nobody wants a job any more, whether it waits or runs."""
-    if job_id in cluster.running:
-        return ended(cluster, job_id, now)
-    if job_id not in cluster.demands:
-        raise InputError("unknown-job", f"job '{job_id}' neither waits nor runs here", value=job_id)
+    """Nobody wants a job any more that waits; one that runs is stopped first, and then has ended."""
     return settle(cluster, cluster.withdraw(cluster.demands[job_id]), now)
 
 
@@ -57,15 +52,19 @@ def joined(cluster: ClusterState, follower: Follower, now: float) -> list[JobPla
     return settle(cluster, [follower], now)
 
 
-def lost(cluster: ClusterState, follower_id: str, now: float) -> tuple[list[Demand], list[JobPlacement]]:
-    """A follower has gone: what ran on it, for the caller to submit again or give up, and what starts now."""
-    follower = cluster.followers[follower_id]
-    demands = [running.demand for running in follower.running.values()]
-    freed = [one for demand in demands for one in cluster.end(demand.id)]
-    if follower.reservation:
-        freed += follower.reservation.followers
-        cluster.unreserve(follower.reservation)
-    cluster.leave(follower)
+def lost(cluster: ClusterState, names: Iterable[str], now: float) -> tuple[list[Demand], list[JobPlacement]]:
+    """Followers have gone: what ran on them, for the caller to submit again or give up, and what starts now."""
+    demands: list[Demand] = []
+    freed: list[Follower] = []
+    for follower in [cluster.followers[name] for name in names]:
+        for running in list(follower.running.values()):
+            demands.append(running.demand)
+            freed += cluster.end(running.demand.id)
+        if follower.reservation:
+            waiting = follower.reservation.demand  # again like any other
+            freed += cluster.withdraw(waiting)
+            cluster.wait(waiting)
+        cluster.leave(follower)
     return demands, settle(cluster, freed, now)
 
 
@@ -91,14 +90,13 @@ def settle(cluster: ClusterState, followers: Iterable[Follower], now: float) -> 
 def _place(cluster: ClusterState, demand: Demand, now: float) -> JobPlacement | None:
     """Where a job that has just come starts at once, or None if it has to wait."""
     queue = cluster.queue_of(demand.needs)
-    for match in sorted(queue.matches.values(), key=lambda match: match.shape.pace):
+    for match in queue.matches.values():
         followers = _with_room(match)
         if not followers and demand.needs.nodes == 1:  # perhaps on one that is drained for a job which starts later
             drained = (one for one in match.shape.drained if match.fits(one.signature))
             followers = list(islice((one for one in drained if _may_start_on(one, demand, now)), 1))
         if followers:
-            waits = _is_sooner_elsewhere(cluster, queue, demand, match.shape, now)
-            return None if waits else _placement(demand, match, followers)
+            return _placement(demand, match, followers)
     return None
 
 
@@ -123,27 +121,10 @@ def _with_room(match: Match, drained: Sequence[Follower] = ()) -> list[Follower]
     return chosen if len(chosen) == nodes else None
 
 
-def _is_sooner_elsewhere(cluster: ClusterState, queue: DemandQueue, demand: Demand, shape: Shape, now: float) -> bool:
-    """Whether it is better to wait for a faster follower that is busy; only for one that nobody else waits for."""
-    if demand.needs.nodes > 1 or queue.due_at(demand) <= now:
-        return False
-    waits_itself = demand.id in queue
-    for match in queue.matches.values():
-        faster = match.shape
-        if faster.pace >= shape.pace or sum(map(len, cluster.queues_of(faster).values())) > waits_itself:
-            continue
-        # Room that was expected before now has not come: nothing is known about when it will.
-        rooms = (match.room_at(one, now) for one in faster.members)
-        soonest = min((room for room in rooms if room > now), default=None)
-        if soonest is not None and soonest + demand.seconds * faster.pace < now + demand.seconds * shape.pace:
-            return True
-    return False
-
-
 def _may_start_on(follower: Follower, demand: Demand, now: float) -> bool:
     """Whether a follower that is drained for another job is free for this one: it must be over before."""
     other = follower.reservation
-    return other is None or now + demand.late_seconds * follower.pace <= other.until
+    return other is None or now + demand.late_seconds <= other.until
 
 
 # Tier two
@@ -163,7 +144,7 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
             if candidate.demand.id not in done:
                 heappush(heap, (candidate.rank, next(numbers), candidate))
 
-    for queue in cluster.queues_of(follower.shape).values():
+    for queue in cluster.queues[follower.shape].values():
         add(queue)
     may_drain = True
     while heap:
@@ -171,7 +152,7 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
         if candidate.demand.id in done:
             continue
         done.add(candidate.demand.id)
-        decision: JobPlacement | Reservation | None = _start(cluster, candidate, follower, now)
+        decision: JobPlacement | Reservation | None = _start(candidate, follower, now)
         needs, is_reserved = candidate.demand.needs, candidate.demand.id in candidate.queue.reserved
         could_have_room = len(follower.shape.members) >= needs.nodes
         if decision is None and may_drain and needs.is_wide and not is_reserved and could_have_room:
@@ -182,9 +163,9 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
             add(candidate.queue)  # its first has gone, and the next one comes in
 
 
-def _start(cluster: ClusterState, candidate: Candidate, follower: Follower, now: float) -> JobPlacement | None:
+def _start(candidate: Candidate, follower: Follower, now: float) -> JobPlacement | None:
     demand, queue = candidate.demand, candidate.queue
-    match = queue.match(follower.shape)
+    match = queue.matches[follower.shape]
     reservation = queue.reserved.get(demand.id)
     if reservation or demand.needs.nodes > 1:
         drained = reservation.followers if reservation and reservation.followers[0].shape is follower.shape else ()
@@ -192,14 +173,12 @@ def _start(cluster: ClusterState, candidate: Candidate, follower: Follower, now:
         return _placement(demand, match, followers) if followers else None
     if not match.fits(follower.signature) or not _may_start_on(follower, demand, now):
         return None
-    if _is_sooner_elsewhere(cluster, queue, demand, follower.shape, now):
-        return None
     return _placement(demand, match, [follower])
 
 
 def _drain(candidate: Candidate, asking: Follower, now: float) -> Reservation | None:
     """The followers, alike to the asking one, that are expected to have room first; all that are needed or none."""
-    match, members = candidate.queue.match(asking.shape), asking.shape.members
+    match, members = candidate.queue.matches[asking.shape], asking.shape.members
     nodes = match.needs.nodes
     drained = len(asking.shape.drained)
     if drained and not (candidate.is_due and drained + nodes <= DRAINED * len(members)):

@@ -85,8 +85,6 @@ class Shape:
     """Followers that are alike, and those of them that have room, by how much of it."""
 
     devices: tuple[SchedulerDevice, ...]
-    cpu_slots: int
-    pace: float
     groups: tuple[SchedulerDevice, ...] = field(init=False)
     idle: Signature = field(init=False)
     members: dict[Follower, None] = field(default_factory=dict)
@@ -109,9 +107,7 @@ class Shape:
             and needs.labels <= device.labels
             and needs.count <= self.idle[group]
         )
-        if not groups or (needs.cpu_heavy and self.cpu_slots < 1):
-            return None
-        return Match(self, needs, groups)
+        return Match(self, needs, groups) if groups else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ class Match:
         needs = self.needs
         if needs.whole_node:
             return signature == self.shape.idle
-        if needs.cpu_heavy and signature[-1] >= self.shape.cpu_slots:
+        if needs.cpu_heavy and signature[-1]:
             return False
         return any(signature[group] >= needs.count for group in self.groups)
 
@@ -147,7 +143,7 @@ class Match:
         for group in self.groups:
             missing = needs.count - len(follower.free[group])
             soonest = min(soonest, follower.ends_of(group)[missing - 1] if missing > 0 else now)
-        if needs.cpu_heavy and follower.heavy >= self.shape.cpu_slots:
+        if needs.cpu_heavy and follower.heavy:
             soonest = max(soonest, min(one.ends_at for one in follower.running.values() if one.demand.needs.cpu_heavy))
         return max(now, soonest)
 
@@ -155,16 +151,14 @@ class Match:
 class Follower:
     """A machine that runs jobs: what it has, what is free, and what it is kept for."""
 
-    def __init__(self, id: str, devices: tuple[SchedulerDevice, ...], *, cpu_slots: int = 1, pace: float = 1.0) -> None:
+    def __init__(self, id: str, devices: tuple[SchedulerDevice, ...]) -> None:
         self.id = id
         self.devices = devices
-        self.cpu_slots = cpu_slots  # CPU-heavy jobs that do not disturb each other
-        self.pace = pace  # seconds that it takes, over those that were predicted
-        self.heavy = 0
+        self.heavy = 0  # CPU-heavy jobs that run, at most one
         self.running: dict[str, Running] = {}
         self.reservation: Reservation | None = None
         self._ends: dict[int, list[float]] = {}
-        self.shape = Shape(devices, cpu_slots, pace)
+        self.shape = Shape(devices)
         self.groups = tuple(map(self.shape.groups.index, devices))
         self.free: list[list[int]] = [[] for _ in self.shape.groups]
         for device, group in enumerate(self.groups):

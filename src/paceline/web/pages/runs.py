@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from threading import Lock
-from typing import Any
+from functools import lru_cache
 
 from fastapi import APIRouter, Query, Request, Response
 from markupsafe import Markup
@@ -41,37 +38,18 @@ class RunProgress(BaseModel):
     total: int
 
 
-class Reports:
-    """Reports as they were made last; one is made again when its run has come further."""
-
-    def __init__(self, make: Callable[[RunRecords], str]) -> None:
-        self._make = make
-        self._made: OrderedDict[tuple[Any, ...], str] = OrderedDict()
-        self._lock = Lock()
-
-    def of(self, records: RunRecords) -> str:
-        """The report of a run."""
-        run = records.run
-        attempts = sum(record.attempt for record in records.records)
-        key = (run.id, run.status, run.ended_at, len(records.records), attempts)
-        with self._lock:
-            made = self._made.get(key)
-        if made is None:
-            if run.status == "running":  # as if what it has were all of it: what is still to come is not a failure
-                measured = [record.case for record in records.records]
-                run = run.model_copy(update={"cases": measured, "status": "finished"})
-            made = self._make(RunRecords(run=run, records=records.records))
-        with self._lock:
-            self._made[key] = made
-            self._made.move_to_end(key)
-            while len(self._made) > _MOST_REPORTS:
-                self._made.popitem(last=False)
-        return made
-
-
 def routes(router: APIRouter, site: Site) -> None:
     """`/runs` and `/runs/ID`."""
-    reports = Reports(site.report)
+
+    @lru_cache(_MOST_REPORTS)
+    def report(run_id: str, *edition: object) -> str:
+        """The report of a run, which is made again when the run has come further than in this edition."""
+        records = site.store.load(run_id)
+        if records.run.status == "running":  # as if what it has were all of it: what is to come is not a failure
+            measured = [record.case for record in records.records]
+            run = records.run.model_copy(update={"cases": measured, "status": "finished"})
+            records = RunRecords(run=run, records=records.records)
+        return site.report(records)
 
     @router.get("/runs")
     def runs(request: Request, limit: int = Query(LISTED, ge=1, le=10_000)) -> Response:
@@ -82,7 +60,7 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/runs/{run_id}")
     def show_run(request: Request, run_id: str) -> Response:
-        records = site.store.load(site.store.find_run(run_id))
+        records = site.store.load(site.store.find_run(run_id), samples=False)
         if wants_json(request):
             plain = {"records": {"__all__": {"measurements": {"__all__": {"samples"}}}}}
             return JSONResponse(records.model_dump(mode="json", exclude=plain))
@@ -94,7 +72,9 @@ def routes(router: APIRouter, site: Site) -> None:
         if is_going and not done:
             view = RunProgress(status="running", done=0, total=len(run.cases))
             return site.answer(request, "run_empty.html", view, scripts=scripts, run=run, above=above)
-        return embedded(site, request, reports.of(records), above=above, scripts=scripts)
+        attempts = sum(record.attempt for record in records.records)
+        page = report(run.id, run.status, run.ended_at, done, attempts)
+        return embedded(site, request, page, above=above, scripts=scripts)
 
     @router.get("/runs/{run_id}/progress")
     def progress(run_id: str) -> RunProgress:

@@ -213,7 +213,6 @@ cases:
     precision: [fp32, bf16]
     size: 2048
 """
-_NEEDS = ("gpu", "gpus", "memory_gib", "labels", "whole_node")
 
 
 class Choice(BaseModel):
@@ -248,18 +247,6 @@ class Submission(BaseModel):
     gpus_here: list[str]
     labels_here: list[str]
     checked: Checked | None = None
-
-
-class FormContent(BaseModel):
-    """The fields of the form, parsed."""
-
-    id: str = ""
-    suite: dict[str, Any] | str | None = None
-    overrides: dict[str, Any] = {}
-    needs: MachineNeeds = MachineNeeds()
-    priority: int = 0
-    tags: tuple[str, ...] = ()
-    errors: dict[str, str] = {}
 
 
 @cache
@@ -310,73 +297,73 @@ def _noting(errors: dict[str, str], field: str) -> Iterator[None]:
         yield
     except InputError as error:
         errors[field] = str(error)
-    except ValidationError as error:
-        errors[field] = in_words(error.errors()[0])
     except ValueError:
         errors[field] = "this is not a whole number"
 
 
-def read(form: Form) -> FormContent:
-    """The content of a form, with what is wrong with each field."""
-    content = FormContent(errors={})
+def read(form: Form) -> tuple[JobRequest | None, dict[str, str]]:
+    """The job that a form asks for, or what is wrong with each field; "" is the form as a whole."""
+    errors: dict[str, str] = {}
+    needs: dict[str, Any] = {name: form.get(name) for name in ("gpu", "gpus", "memory_gib") if form.get(name)}
+    needs |= {"labels": _words(form.get("labels")), "whole_node": form.get("whole_node") == "yes"}
+    fields: dict[str, Any] = {"id": form.get("id"), "needs": needs, "tags": _words(form.get("tags"))}
+    with _noting(errors, "priority"):
+        fields["priority"] = int(form.get("priority", "0") or "0")
     kind = form.get("kind")
     if kind == "benchmark":
         name = form.get("benchmark")
         benchmark = registry().entries.get(name)
         if benchmark is None:
-            content.errors["benchmark"] = str(unknown("benchmark", name[:100], registry().entries))
+            errors["benchmark"] = str(unknown("benchmark", name[:100], registry().entries))
         else:
             typed = {
                 key.removeprefix(PREFIX): value.strip()
                 for key, value in form.values.items()
                 if key.startswith(PREFIX) and value.strip()
             }
-            values, errors = read_parameters(typed, benchmark.Parameters)
-            content.errors |= {PREFIX + key: message for key, message in errors.items()}
-            content.suite = {"name": name, "cases": [{"benchmark": name} | values]}
+            values, wrong = read_parameters(typed, benchmark.Parameters)
+            errors |= {PREFIX + key: message for key, message in wrong.items()}
+            fields["suite"] = {"name": name, "cases": [{"benchmark": name} | values]}
     elif kind == "yaml":
-        with _noting(content.errors, "yaml"):
-            content.suite = admission.parsed_suite(read_text(form.values.get("yaml", ""), "the suite"))
+        with _noting(errors, "yaml"):
+            fields["suite"] = admission.parsed_suite(read_text(form.values.get("yaml", ""), "the suite"))
     else:
-        content.suite = form.get("suite")
-        with _noting(content.errors, "set"):
-            content.overrides = read_settings(form.get("set"))
-    for name in filter(form.get, _NEEDS):
-        text = form.get(name)
-        value: Any = _words(text) if name == "labels" else text == "yes" if name == "whole_node" else text
-        with _noting(content.errors, name):
-            content.needs = MachineNeeds.model_validate(content.needs.model_dump() | {name: value})
-    with _noting(content.errors, "id"):
-        content.id = _validated("id", form.get("id"))
-    with _noting(content.errors, "priority"):
-        content.priority = _validated("priority", int(form.get("priority", "0") or "0"))
-    with _noting(content.errors, "tags"):
-        content.tags = _validated("tags", _words(form.get("tags")))
-    return content
-
-
-def check(form: Form, leader: Leader) -> tuple[Checked, FormContent]:
-    """Whether the form can be sent, and the cases that it would give."""
-    content = read(form)
-    if content.errors or content.suite is None:
-        return Checked(ok=False, errors=content.errors), content
-    kind = form.get("kind")
-    field = kind if kind in get_args(Kind) else ""  # of the whole suite
+        fields["suite"] = form.get("suite")
+        with _noting(errors, "set"):
+            fields["overrides"] = read_settings(form.get("set"))
     try:
-        document = admission.document_of(content.suite)
-        problems, cases = admission.problems(document, content.overrides, content.needs)
+        request = JobRequest.model_validate(fields)
+    except ValidationError as error:
+        places = {"suite": _suite_field(form), "overrides": "set"}
+        for complaint in error.errors():
+            name = str(complaint["loc"][1 if complaint["loc"][0] == "needs" else 0])
+            errors.setdefault(places.get(name, name), in_words(complaint))
+        return None, errors
+    return (None if errors else request), errors
+
+
+def check(form: Form, leader: Leader) -> tuple[Checked, JobRequest | None]:
+    """Whether the form can be sent, and the job that it asks for."""
+    request, errors = read(form)
+    if request is None:
+        return Checked(ok=False, errors=errors), None
+    field = _suite_field(form)
+    try:
+        document = admission.document_of(request.suite)
+        problems, cases = admission.problems(document, request.overrides, request.needs)
     except InputError as error:
-        return Checked(ok=False, errors={field: str(error)}), content
+        return Checked(ok=False, errors={field: str(error)}), None
     if problems:
-        return Checked(ok=False, errors=_by_field(problems, field, form, content.overrides)), content
+        return Checked(ok=False, errors=_by_field(problems, field, form, request.overrides)), None
     titles = listed(list(dict.fromkeys(f"{case.benchmark} {case.title}".strip() for case in cases)), most=3)
-    message = f"{counted(len(cases), 'case')}: {titles}. {_capable_machines(leader, content.needs)}"
-    return Checked(ok=True, cases=len(cases), message=message), content
+    message = f"{counted(len(cases), 'case')}: {titles}. {_capable_machines(leader, request.needs)}"
+    return Checked(ok=True, cases=len(cases), message=message), request
 
 
-def _validated(name: str, value: Any) -> Any:
-    """A field as the API takes it."""
-    return getattr(JobRequest.model_validate({"id": "a", "suite": "quick", name: value}), name)
+def _suite_field(form: Form) -> str:
+    """The field that the whole suite is in."""
+    kind = form.get("kind")
+    return kind if kind in get_args(Kind) else ""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -431,10 +418,10 @@ def routes(router: APIRouter, site: Site) -> None:
     @router.post("/submit")
     def submit(request: Request, form: SentForm) -> Response:
         visitor = site.check_form(request, form, Scope.SUBMIT)
-        result, content = check(form, site.leader)
-        if result.ok:
+        result, asked = check(form, site.leader)
+        if asked is not None:
             try:
-                job = _submitted(site, content, visitor.name)
+                job = _submitted(site, asked, visitor.name)
             except StoreError as error:  # nothing was taken: what was typed must not be lost, too
                 result = Checked(ok=False, errors={"": str(error)})
             else:
@@ -451,12 +438,11 @@ def routes(router: APIRouter, site: Site) -> None:
         return show(request, submission, 503 if "" in result.errors else 422)
 
 
-def _submitted(site: Site, content: FormContent, by: str) -> Job:
+def _submitted(site: Site, request: JobRequest, by: str) -> Job:
     """The job that the leader took; a form that was sent, changed and sent again is another one."""
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
-    fields = {name: value for name, value in content if name != "errors"}
-    job = admission.new_job(JobRequest(**fields), by)
+    job = admission.new_job(request, by)
     try:
         return site.leader.submit(job)[0]
     except InputError:

@@ -74,8 +74,6 @@ def test_a_token_has_a_plain_name(name: str) -> None:
 
 def test_a_scope_is_called_by_its_word() -> None:
     assert [Scope.of(word) for word in ("read", "submit", "ADMIN")] == [Scope.READ, Scope.SUBMIT, Scope.ADMIN]
-    with refused("unknown-scope", key="scope", value="root"):
-        Scope.of("root")
 
 
 def test_only_a_revocation_that_was_done_makes_a_token_revoked() -> None:

@@ -20,9 +20,9 @@ def match_of(follower: Follower, needs: Needs) -> Match:
     return made
 
 
-def busy(devices: tuple[SchedulerDevice, ...], *jobs: tuple[int, float, bool], cpu_slots: int = 1) -> Follower:
+def busy(devices: tuple[SchedulerDevice, ...], *jobs: tuple[int, float, bool]) -> Follower:
     """A follower on whose devices jobs run: which device, until when, and whether it is CPU-heavy."""
-    follower = Follower("n0", devices, cpu_slots=cpu_slots)
+    follower = Follower("n0", devices)
     for number, (device, ends_at, cpu_heavy) in enumerate(jobs):
         follower.occupy(Running(demand(f"t{number}", 1.0, cpu_heavy=cpu_heavy), (device,), ends_at))
     return follower
@@ -68,13 +68,6 @@ def test_a_job_whose_prediction_is_often_off_may_take_longer_by_as_much() -> Non
 def test_needs_are_met_by_devices_that_have_at_least_as_much(needs: Needs, groups: tuple[int, ...] | None) -> None:
     made = Follower("n0", MIXED).shape.match(needs)
     assert (made and made.groups) == groups
-
-
-@pytest.mark.parametrize(("cpu_slots", "takes_heavy"), [(0, False), (1, True)])
-def test_a_follower_without_processors_to_spare_takes_no_cpu_heavy_job(cpu_slots: int, takes_heavy: bool) -> None:
-    shape = Follower("n0", MIXED, cpu_slots=cpu_slots).shape
-    assert (shape.match(Needs(cpu_heavy=True)) is not None) is takes_heavy
-    assert shape.match(Needs()) is not None
 
 
 @pytest.mark.parametrize(
@@ -146,25 +139,18 @@ def test_room_on_one_kind_of_device_does_not_come_from_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu_slots", "jobs", "needs", "room_at"),
+    ("jobs", "needs", "room_at"),
     [
-        (1, [(0, 5.0, False), (1, 40.0, True)], Needs(cpu_heavy=True), 40.0),
-        (1, [(0, 5.0, False), (1, 40.0, True)], Needs(), 1.0),
-        (2, [(0, 5.0, False), (1, 40.0, True)], Needs(cpu_heavy=True), 1.0),
-        (2, [(0, 60.0, True), (1, 40.0, True)], Needs(cpu_heavy=True), 40.0),
-        (1, [(0, 5.0, True), (1, 50.0, False), (2, 60.0, False)], Needs(cpu_heavy=True, count=2), 50.0),
+        ([(0, 5.0, False), (1, 40.0, True)], Needs(cpu_heavy=True), 40.0),
+        ([(0, 5.0, False), (1, 40.0, True)], Needs(), 1.0),
+        ([(0, 5.0, True), (1, 50.0, False), (2, 60.0, False)], Needs(cpu_heavy=True, count=2), 50.0),
     ],
 )
-def test_a_cpu_heavy_job_waits_for_the_first_of_its_sort_to_end(
-    cpu_slots: int, jobs: list[tuple[int, float, bool]], needs: Needs, room_at: float
+def test_a_cpu_heavy_job_waits_for_the_other_of_its_sort_to_end(
+    jobs: list[tuple[int, float, bool]], needs: Needs, room_at: float
 ) -> None:
-    follower = busy((GPU,) * 3, *jobs, cpu_slots=cpu_slots)
+    follower = busy((GPU,) * 3, *jobs)
     assert match_of(follower, needs).room_at(follower, 1.0) == room_at
-
-
-def test_a_follower_is_as_fast_as_predicted_and_takes_one_cpu_heavy_job_unless_it_says_otherwise() -> None:
-    follower = Follower("n0", (GPU,))
-    assert (follower.pace, follower.cpu_slots, follower.signature) == (1.0, 1, (1, 0))
 
 
 def test_what_ended_leaves_a_follower_as_it_was() -> None:

@@ -117,42 +117,25 @@ def test_a_drained_job_takes_another_place_that_is_free_sooner() -> None:
     assert not drive.cluster.reserved
 
 
-def test_a_faster_follower_that_is_free_soon_is_waited_for() -> None:
-    fast, slow = node("fast"), node("slow", pace=10.0)
-    drive = Drive([slow, fast]).submit([demand("first", 100.0), demand("second", 50.0, at=90.0)]).run()
-    assert where(drive, "second") == {"fast"} and drive.starts["second"] == 100.0
-    late = Drive([node("slow", pace=1.5), node("fast")])
-    late.submit([demand("first", 100.0), demand("second", 50.0, at=1.0)]).run()
-    assert where(late, "second") == {"slow"} and late.starts["second"] == 1.0
-
-
-def test_a_faster_follower_that_is_overdue_is_not_waited_for() -> None:
-    drive = Drive([node("slow", pace=10.0), node("fast")], true_seconds={"first": 500.0})
-    drive.submit([demand("first", 100.0), demand("second", 50.0, at=101.0)]).run()
-    assert where(drive, "second") == {"slow"}
-
-
 def test_what_a_lost_follower_ran_comes_back_to_be_submitted_again() -> None:
     cluster = ClusterState()
     for name in ("n0", "n1"):
         events.joined(cluster, node(name), 0.0)
     events.submitted(cluster, demand("gang", 10.0, nodes=2), 0.0)
     events.submitted(cluster, demand("next", 5.0), 0.0)
-    lost, starts = events.lost(cluster, "n0", 3.0)
+    lost, starts = events.lost(cluster, ["n0"], 3.0)
     assert [one.id for one in lost] == ["gang"]
     assert [start.demand.id for start in starts] == ["next"]
     assert list(cluster.running) == ["next"] and list(cluster.followers) == ["n1"]
 
 
-def test_a_cancelled_job_makes_room_whether_it_waits_or_runs() -> None:
+def test_a_cancelled_job_makes_room_that_was_kept_for_it() -> None:
     drive = Drive([node("n0", 2)])
     whole, small = demand("whole", 50.0, at=1.0, whole_node=True), demand("small", 95.0, at=12.0)
     drive.submit([demand("a", 100.0), demand("b", 10.0), whole, small]).run(until=20.0)
     assert "small" not in drive.starts and drive.cluster.reserved
     assert [start.demand.id for start in events.cancelled(drive.cluster, "whole", 20.0)] == ["small"]
-    assert events.cancelled(drive.cluster, "small", 21.0) == []
-    with refused("unknown-job", value="small"):
-        events.cancelled(drive.cluster, "small", 22.0)
+    assert events.ended(drive.cluster, "small", 21.0) == []
 
 
 def test_the_same_name_twice_is_refused() -> None:
@@ -170,7 +153,7 @@ def test_a_corrected_end_moves_what_is_expected() -> None:
     follower = node("n0")
     events.joined(cluster, follower, 0.0)
     events.submitted(cluster, demand("t", 10.0), 0.0)
-    match = cluster.queue_of(Needs(whole_node=True)).match(follower.shape)
+    match = cluster.queue_of(Needs(whole_node=True)).matches[follower.shape]
     assert match.room_at(follower, 1.0) == 10.0
     cluster.retime("t", 40.0)
     assert match.room_at(follower, 1.0) == 40.0
@@ -195,10 +178,10 @@ def test_a_drained_node_is_used_only_where_it_has_room() -> None:
     assert (drive.starts["fits"], drive.starts["tiny"], drive.starts["whole"]) == (11.0, 71.0, 100.0)
 
 
-@pytest.mark.parametrize(("seconds", "starts_at"), [(44.5, 11.0), (45.0, 200.0)])
+@pytest.mark.parametrize(("seconds", "starts_at"), [(89.0, 11.0), (90.0, 200.0)])
 def test_what_uses_a_drained_node_ends_by_the_time_it_is_expected_to_be_empty(seconds: float, starts_at: float) -> None:
-    demands = [demand("a", 50.0), demand("b", 5.0), demand("whole", 50.0, at=1.0, whole_node=True)]
-    drive = Drive([node("n0", 2, pace=2.0)]).submit([*demands, demand("t", seconds, at=11.0)]).run()
+    demands = [demand("a", 100.0), demand("b", 10.0), demand("whole", 100.0, at=1.0, whole_node=True)]
+    drive = Drive([node("n0", 2)]).submit([*demands, demand("t", seconds, at=11.0)]).run()
     assert (drive.starts["whole"], drive.starts["t"]) == (100.0, starts_at)
 
 
@@ -245,54 +228,11 @@ def test_a_job_goes_by_all_that_is_free_of_a_follower(
 ) -> None:
     cluster = ClusterState()
     for name in ("n0", "n1"):
-        cluster.join(Follower(name, (H, H, T, T), cpu_slots=2))
+        cluster.join(Follower(name, (H, H, T, T)))
     for name, devices in taken.items():
         running = demand(f"on {name}", 9.0, cpu_heavy=heavy)
         cluster.start(JobPlacement(running, (cluster.followers[name],), (devices,)), 0.0)
     assert [start.followers[0].id for start in events.submitted(cluster, wanted, 0.0)] == [goes_to]
-
-
-def two_speeds(*busy: float, stretch: float = 10.0) -> ClusterState:
-    """A slow follower that is idle, and fast ones that are busy for so many predicted seconds from 5 on."""
-    cluster = ClusterState(stretch=stretch)
-    cluster.join(node("slow", pace=4.0))
-    for place, seconds in enumerate(busy):
-        cluster.join(node(f"fast{place}", pace=2.0))
-        one = demand(f"busy{place}", seconds, at=5.0)
-        cluster.start(JobPlacement(one, (cluster.followers[f"fast{place}"],), ((0,),)), 5.0)
-    return cluster
-
-
-def starts_on(cluster: ClusterState, one: Demand) -> list[str]:
-    return [follower.id for start in events.submitted(cluster, one, 5.0) for follower in start.followers]
-
-
-@pytest.mark.parametrize(
-    ("busy", "starts"),
-    [((9.5,), []), ((10.0,), ["slow"]), ((100.0, 9.5), []), ((9.5, 100.0), []), ((100.0,), ["slow"])],
-)
-def test_a_faster_follower_is_waited_for_if_the_job_ends_earlier_on_it(
-    busy: tuple[float, ...], starts: list[str]
-) -> None:
-    assert starts_on(two_speeds(*busy), demand("t", 10.0, at=5.0)) == starts
-
-
-@pytest.mark.parametrize(("submitted_at", "starts"), [(-4.0, []), (-5.0, ["slow"])])
-def test_a_job_that_is_due_waits_for_no_faster_follower(submitted_at: float, starts: list[str]) -> None:
-    assert starts_on(two_speeds(1.0, stretch=1.0), demand("t", 10.0, at=submitted_at)) == starts
-
-
-def test_a_gang_waits_for_no_faster_followers() -> None:
-    cluster = two_speeds(1.0, 1.0)
-    cluster.join(node("slow1", pace=4.0))
-    assert starts_on(cluster, demand("gang", 10.0, at=5.0, nodes=2)) == ["slow", "slow1"]
-
-
-def test_one_job_waits_for_a_faster_follower_and_no_second_one() -> None:
-    cluster = two_speeds(5.0)
-    assert starts_on(cluster, demand("first", 10.0, at=5.0)) == []
-    assert events.joined(cluster, node("slow1", pace=4.0), 5.0) == []  # and it goes on waiting
-    assert starts_on(cluster, demand("second", 10.0, at=5.0)) == ["slow"]
 
 
 def half_busy(stretch: float) -> ClusterState:
