@@ -29,6 +29,15 @@ def means(record: Record, keys: dict[str, tuple[str, float]], at: At | None = No
     return {key: one.summary.mean / unit for key, (one, unit) in measured.items() if one}
 
 
+def means_at(record: Record, keys: dict[str, tuple[str, float]], *axes: str) -> Values:
+    """The same at every point of these axes, whose places in a key are in braces."""
+    return {
+        key.format(**point.at): point.summary.mean / unit
+        for key, (metric, unit) in keys.items()
+        for point in points(record, metric, axes)
+    }
+
+
 def points(record: Record, metric: str, axes: tuple[str, ...]) -> list[Measurement]:
     """What was measured of a metric at points of these axes."""
     return [m for m in record.measurements if m.metric.name == metric and tuple(m.at) == axes and not m.scope]

@@ -304,9 +304,8 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             context.report(Progress(phase=f"starting {SCRIPT}"))
             follower = _LogFollower(parameters, context)
             try:
-                written = run_tool(
-                    command, on_line=follower.read_line, environment=launch_environment(context.case.target)
-                )
+                environment = os.environ | launch_environment(context.case.target)
+                written = run_tool(command, on_line=follower.read_line, environment=environment)
             except ToolError as error:
                 raise explained(error, python, len(follower.seconds), follower.iterations) from None
         batch = parameters.batch_over(processes)

@@ -13,7 +13,7 @@ from pydantic import Field
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
 from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
@@ -204,7 +204,7 @@ class HostCopies:
         """Time copies of one size, and compare what arrived."""
         with host.pinned_to(self._cpu):
             np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
-            passes = host.repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
+            passes = repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
             point = session.time_reported(
                 lambda: [self._seconds(size, passes)],
                 TIME,
@@ -310,7 +310,8 @@ def _peak_share(
     unknown, work = "unknown for this device", rate.work or 0.0
     if way == "d2d":
         share, facts = peak_share(peak_memory_bandwidth(device.name), 2.0 * work, time, unknown)
-        reason = "" if host.is_beyond_cache(device, size) else "the data may stay in the GPU's cache"
+        is_cached = size < host.BEYOND_CACHE * device.cache_size()
+        reason = "the data may stay in the GPU's cache" if is_cached else ""
     else:
         peak = host.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1)
         share, facts = peak_share(peak, work, time, unknown)

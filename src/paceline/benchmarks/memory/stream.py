@@ -120,7 +120,7 @@ class Stream(Benchmark[StreamParameters]):
         ceilings: tuple[ShownCeiling, ...] = (ShownCeiling(kind="memory", name=name, metric=metric),)
         if record.case.target == "cpu" and parameters.sizes:
             threads = int(record.facts.get("threads") or 1)
-            caches = host.levels_of_machine(environment, cores=threads)[:-1]
+            caches = host.levels(environment, threads)[:-1]
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
         update = {
             "work": None if parameters.sizes else _triad_work(record),
@@ -151,7 +151,7 @@ class Stream(Benchmark[StreamParameters]):
         peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
         moved = points[TRIAD.bandwidth.name][-1].work or 0.0
         share, peak_facts = peak_share(peak, moved, headline(points[TRIAD.time.name]))
-        if share and not host.is_beyond_cache(device, sizes[-1]):
+        if share and sizes[-1] < host.BEYOND_CACHE * device.cache_size():
             share, peak_facts["peak_share"] = [], "left out: the arrays may stay in the GPU's cache"
         swept = [point for sweep in points.values() for point in sweep] if parameters.sizes else []
         facts = {
