@@ -81,7 +81,6 @@ class Collective(Benchmark[CollectiveParameters]):
     category = "communication"
     Parameters = CollectiveParameters
     metrics = (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH, TIME)
-    primary = "bus_bandwidth"
     distributed = True
     exchange: ClassVar[type[TorchExchange]] = TorchExchange  # what carries out the operation
 

@@ -56,7 +56,6 @@ class P2p(TorchBenchmark[P2pParameters]):
     category = "communication"
     Parameters = P2pParameters
     metrics = (MINIMUM, AVERAGE, MAXIMUM, BANDWIDTH, TIME, BOTH_WAYS_BANDWIDTH, BOTH_WAYS_TIME, LATENCY)
-    primary = "minimum_bandwidth"
 
     @classmethod
     def describe(cls, record: Record, parameters: P2pParameters, environment: Environment) -> Description:

@@ -169,7 +169,6 @@ class Rdma(Benchmark[RdmaParameters]):
     category = "communication"
     Parameters = RdmaParameters
     metrics = (BANDWIDTH_AVERAGE, BANDWIDTH_PEAK, LATENCY, LATENCY_99, MESSAGE_TIME)
-    primary = "bandwidth_average"
 
     @classmethod
     def title(cls, parameters: RdmaParameters) -> str:

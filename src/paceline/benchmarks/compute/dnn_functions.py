@@ -12,9 +12,10 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
 from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import wipe
+from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption
 from paceline.core.record import At, Record
-from paceline.core.subject import Alias, key_word
+from paceline.core.subject import Description, key_word
 from paceline.devices import Device
 from paceline.models.base import set_fp32_mode
 from paceline.models.user import MODEL_NAME
@@ -111,14 +112,15 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
     }
 
     @classmethod
-    def superbench_names(cls, record: Record, parameters: DnnFunctionsParameters) -> dict[str, Alias]:
+    def describe(cls, record: Record, parameters: DnnFunctionsParameters, environment: Environment) -> Description:
         passes = {"forward": "forward", "backward-data": "backwarddata", "backward-weight": "backwardfilter"}
         values = {}
         for point in _superbench.points(record, "time", ("function", "pass")):
             way = passes.get(str(point.at["pass"]), key_word(point.at["pass"]))
             name = f"name_cudnnconvolution{way}_{key_word(point.at['function'])}_time"
             values[name] = point.summary.mean / _superbench.US
-        return _superbench.alias(record, "cudnn-function", values, note=_superbench.cpu_note(record.case))
+        aliases = _superbench.alias(record, "cudnn-function", values, gpu=True)
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> ConvolutionFunction | None:
         if operator != "convolution":

@@ -104,7 +104,6 @@ class Gemm(TorchBenchmark[GemmParameters]):
     category = "compute"
     Parameters = GemmParameters
     metrics = (COMPUTE_RATE, PEAK_SHARE, TIME)
-    primary = "compute_rate"
 
     @classmethod
     def title(cls, parameters: GemmParameters) -> str:
@@ -170,7 +169,6 @@ class Gemm(TorchBenchmark[GemmParameters]):
 
 
 def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, Alias]:
-    note = _superbench.cpu_note(record.case)
     if parameters.precision == "fp8":
         size = "" if parameters.size is None else str(parameters.size)
         shape, rate = record.facts.get("shape"), record.measurement(COMPUTE_RATE.name)
@@ -179,12 +177,12 @@ def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, A
             batch = 0 if shape.get("batch", 1) == 1 else shape["batch"]  # there, no batch is written as 0
             parts = "_".join(str(size) for size in (batch, shape.get("m"), shape.get("n"), shape.get("k")))
             values[f"fp8e4m3_{parts}_flops"] = rate.summary.mean / _superbench.TERA
-        return _superbench.alias(record, "cublaslt-gemm", values, part=size, note=note)
+        return _superbench.alias(record, "cublaslt-gemm", values, part=size, gpu=True)
     # Of fp32 the plain units are measured either way; tf32 is what Tensor Cores make of it.
     on_units = record.case.target != "cpu" and parameters.tensor_cores == "auto" and parameters.precision != "fp32"
     key = f"{parameters.precision}{'_tc' if on_units else ''}_{'iops' if parameters.precision == 'int8' else 'flops'}"
     values = _superbench.means(record, {key: (COMPUTE_RATE.name, _superbench.GIGA)})
-    return _superbench.alias(record, "gemm-flops", values, part=key, note=note)
+    return _superbench.alias(record, "gemm-flops", values, part=key, gpu=True)
 
 
 class Product:

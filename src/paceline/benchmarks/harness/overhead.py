@@ -48,7 +48,6 @@ class Overhead(TorchBenchmark[OverheadParameters]):
     summary = "what the harness adds to a step, against a bare loop of the same work"
     Parameters = OverheadParameters
     metrics = (RATIO, PER_STEP, BARE)
-    primary = "overhead_ratio"
 
     @classmethod
     def title(cls, parameters: OverheadParameters) -> str:

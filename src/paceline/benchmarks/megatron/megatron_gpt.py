@@ -280,8 +280,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             ranks = [m.value for m in record.measurements if m.metric.name == metric and m.scope]
             if ranks:
                 values[key] = sum(ranks) / len(ranks) / _superbench.GIBI
-        note = _superbench.cpu_note(record.case)
-        aliases = _superbench.alias(record, "megatron-gpt", values, part=start, note=note)
+        aliases = _superbench.alias(record, "megatron-gpt", values, part=start, gpu=True)
         return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:

@@ -80,7 +80,6 @@ class Copy(Benchmark[CopyParameters]):
     category = "memory"
     Parameters = CopyParameters
     metrics = (BANDWIDTH, PEAK_SHARE, TIME)
-    primary = "bandwidth"
     distributed = True
 
     @classmethod

@@ -55,7 +55,6 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     category = "memory"
     Parameters = MemoryLatencyParameters
     metrics = (LATENCY,)
-    primary = "latency"
 
     @classmethod
     def title(cls, parameters: MemoryLatencyParameters) -> str:

@@ -89,7 +89,6 @@ class Stream(Benchmark[StreamParameters]):
     category = "memory"
     Parameters = StreamParameters
     metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
-    primary = "triad_bandwidth"
 
     @classmethod
     def title(cls, parameters: StreamParameters) -> str:

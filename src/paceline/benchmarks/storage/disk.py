@@ -245,7 +245,6 @@ class Disk(Benchmark[DiskParameters]):
     category = "storage"
     Parameters = DiskParameters
     metrics = (BANDWIDTH, IOPS, LATENCY, WINDOW_TIME)
-    primary = "bandwidth"
 
     @classmethod
     def title(cls, parameters: DiskParameters) -> str:
