@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import TIME, rate_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, TorchBenchmark, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import (
@@ -22,7 +22,7 @@ from paceline.benchmarks.communication._exchange import (
     Transfer,
 )
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
@@ -73,7 +73,7 @@ class CollectiveParameters(MicroParameters):
         return Transfer(operation, self.precision, operation.in_place(self.in_place, library), self.seed)
 
 
-class Collective(Benchmark[CollectiveParameters]):
+class Collective(TorchBenchmark[CollectiveParameters]):
     """One collective operation over a sweep of sizes, every element of its results checked."""
 
     name = "collective"
@@ -82,6 +82,7 @@ class Collective(Benchmark[CollectiveParameters]):
     Parameters = CollectiveParameters
     metrics = (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH, TIME)
     distributed = True
+    without_torch = ("backend", "mpi")
     exchange: ClassVar[type[TorchExchange]] = TorchExchange  # what carries out the operation
 
     @classmethod
@@ -101,10 +102,6 @@ class Collective(Benchmark[CollectiveParameters]):
             raise InputError("key-does-not-apply", message, key="hosts", value=parameters.hosts)
         if parameters.hosts is not None and case.origin == "local":
             _mpi.check_hosts(parameters.hosts)
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if parameters.get("backend") == "mpi" else ("torch",)
 
     @classmethod
     def describe(cls, record: Record, parameters: CollectiveParameters, environment: Environment) -> Description:

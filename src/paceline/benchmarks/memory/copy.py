@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,12 +12,12 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
-from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -72,7 +72,7 @@ class CopyParameters(MicroParameters):
     """Time to spend on warming up each size, at most; it ends sooner when the time is steady"""
 
 
-class Copy(Benchmark[CopyParameters]):
+class Copy(TorchBenchmark[CopyParameters]):
     """Copies random data and compares what arrived."""
 
     name = "copy"
@@ -81,6 +81,7 @@ class Copy(Benchmark[CopyParameters]):
     Parameters = CopyParameters
     metrics = (BANDWIDTH, PEAK_SHARE, TIME)
     distributed = True
+    without_torch = ("direction", "h2h")
 
     @classmethod
     def title(cls, parameters: CopyParameters) -> str:
@@ -99,10 +100,6 @@ class Copy(Benchmark[CopyParameters]):
         if parameters.both and parameters.host_memory == "pageable":
             message = "both with pageable memory: the host waits for each such copy, so use pinned"
             raise InputError("needs-pinned-memory", message, key="host_memory", value="pageable", suggestion="pinned")
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if parameters.get("direction") == "h2h" else ("torch",)
 
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:

@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +15,11 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
-from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -81,7 +81,7 @@ class StreamParameters(MicroParameters):
     """native: C code with pinned threads (CPU); torch: its operators; auto: native on a CPU with a C compiler"""
 
 
-class Stream(Benchmark[StreamParameters]):
+class Stream(TorchBenchmark[StreamParameters]):
     """c = a, b = s c, c = a + b, a = b + s c; bytes are counted as STREAM does."""
 
     name = "stream"
@@ -89,6 +89,7 @@ class Stream(Benchmark[StreamParameters]):
     category = "memory"
     Parameters = StreamParameters
     metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
+    without_torch = ("engine", "native")
 
     @classmethod
     def title(cls, parameters: StreamParameters) -> str:
@@ -104,10 +105,6 @@ class Stream(Benchmark[StreamParameters]):
         if parameters.size is not None and parameters.sizes is not None:
             message = "size alongside sizes: give one or the other"
             raise InputError("conflicting-keys", message, key="size", value=parameters.size)
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if parameters.get("engine") == "native" else ("torch",)
 
     @classmethod
     def describe(cls, record: Record, parameters: StreamParameters, environment: Environment) -> Description:
