@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from paceline.core.benchmark import Context
 from paceline.core.record import RecordWarning
@@ -53,18 +53,11 @@ class Ranks:
 
     def smallest(self, mine: int) -> int:
         """The smallest of every rank's number."""
-        if self.world_size == 1:
-            return mine
-        import torch
-        from torch import distributed
-
-        number = torch.tensor([mine])
-        distributed.all_reduce(number, op=distributed.ReduceOp.MIN, group=self.control)
-        return int(number.item())
+        return int(min(self.gather(mine)))
 
     def all_agree(self, mine: bool) -> bool:
         """Whether every rank says yes."""
-        return bool(self.smallest(int(mine)))
+        return all(self.gather(mine))
 
     def gather(self, mine: Any) -> list[Any]:
         """What every rank has, in the order of ranks, on all of them."""
@@ -75,6 +68,12 @@ class Ranks:
         values: list[Any] = [None] * self.world_size
         distributed.all_gather_object(values, mine, group=self.control)
         return values
+
+    def with_siblings(self) -> Self:
+        """The same, with the processes of the other ranks on this host."""
+        host, this = socket.gethostname(), os.getpid()
+        processes = self.gather((host, this))
+        return replace(self, siblings=tuple(pid for where, pid in processes if where == host and pid != this))
 
 
 @contextmanager
@@ -102,18 +101,6 @@ def join(context: Context, device_kind: DeviceKind, backend: str | None = None) 
             # would take, so that one and several ranks can be compared.
             alone = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
             torch.set_num_threads(max(1, alone // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-        ranks = Ranks(context.rank, context.world_size, distributed.new_group(backend="gloo"))
-        yield replace(ranks, siblings=siblings_among(ranks.gather(own_process())))
+        yield Ranks(context.rank, context.world_size, distributed.new_group(backend="gloo")).with_siblings()
     finally:
         distributed.destroy_process_group()
-
-
-def own_process() -> tuple[str, int]:
-    """The host and the id of this process."""
-    return socket.gethostname(), os.getpid()
-
-
-def siblings_among(processes: Iterable[tuple[str, int]]) -> tuple[int, ...]:
-    """Those of the processes that share this host, this one left out."""
-    host, this = own_process()
-    return tuple(pid for where, pid in processes if where == host and pid != this)

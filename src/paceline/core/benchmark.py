@@ -117,9 +117,14 @@ class Benchmark(ABC, Generic[P]):
     category: ClassVar[str] = "other"  # compute, memory, communication, storage, training, ...: a report's sections
     Parameters: ClassVar[type[Parameters]]
     metrics: ClassVar[tuple[Metric, ...]]
-    primary: ClassVar[str]  # the metric that leads a report
+    primary: ClassVar[str]  # the metric that leads a report: the first one, unless another is named
     distributed: ClassVar[bool] = False  # whether several ranks may measure it together
     traceable: ClassVar[bool] = False  # whether it takes a trace of its steps where the case wants one
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "primary") and hasattr(cls, "metrics"):
+            cls.primary = cls.metrics[0].name
 
     @abstractmethod
     def measure(self, parameters: P, context: Context) -> Result:

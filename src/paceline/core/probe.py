@@ -46,14 +46,10 @@ def read_table(path: Path, limit: int | None = None) -> dict[str, str]:
     return table
 
 
-def count_cpus(cpu_list: str) -> int:
-    """How many CPUs the kernel's notation `0-3,8` names."""
-    total = 0
-    for part in cpu_list.split(","):
-        low, _, high = part.strip().partition("-")
-        if low:
-            total += int(high or low) - int(low) + 1
-    return total
+def read_cpu_list(text: str) -> set[int]:
+    """The CPUs that the kernel's notation `0-3,8` names."""
+    runs = [part.strip().partition("-") for part in text.split(",") if part.strip()]
+    return {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)}
 
 
 def parse_size(text: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from paceline.core.environment import Cache, Cpu, Memory, NumaNode
-from paceline.core.probe import ROOT, attempt, count_cpus, cpu_info, parse_size, read_int, read_table, read_text
+from paceline.core.probe import ROOT, attempt, cpu_info, parse_size, read_cpu_list, read_int, read_table, read_text
 from paceline.devices.cpu import instruction_flags
 from paceline.machine import container
 
@@ -68,7 +68,7 @@ def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
         architecture=platform.machine() or None,
         sockets=attempt(lambda: _distinct(system, "physical_package_id")),
         physical_cores=attempt(lambda: _distinct(system, "core_cpus_list", "thread_siblings_list")),
-        logical_cores=attempt(lambda: count_cpus(online)) if online else os.cpu_count(),
+        logical_cores=attempt(lambda: len(read_cpu_list(online))) if online else os.cpu_count(),
         affinity=len(usable) if usable else None,
         quota=quota,
         usable=min(float(len(usable)), quota or float(len(usable))) if usable else quota,
@@ -155,7 +155,7 @@ def _caches(folder: Path) -> list[Cache]:
                     level=level,
                     kind=read_text(index / "type") or "Unified",
                     size=parse_size(size) if size else None,
-                    shared_by=count_cpus(shared) if shared else None,
+                    shared_by=len(read_cpu_list(shared)) if shared else None,
                 )
             )
     return caches

@@ -58,13 +58,13 @@ def test_a_model_shows_no_ceiling() -> None:
 
 
 def test_levels_are_what_all_cores_reach_together() -> None:
-    names = {level.name: level for level in levels(CACHES, 16)}
+    names = {level.name: level for level in levels(ENVIRONMENT, 16)}
     assert list(names) == ["L1", "L2", "L3", "main memory"]
     assert names["L1"].high == 0.75 * 16 * 32 * KIB
     assert names["L2"].low == 2 * 16 * 32 * KIB
     assert names["L3"].high == 0.75 * 2 * 32 * MIB
     assert names["main memory"].low == 2 * 2 * 32 * MIB
-    assert levels([], 16) == []
+    assert levels(Environment(), 16) == []
 
 
 def test_stream_has_main_memory_from_its_own_size_and_caches_from_a_sweep() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.environment import Environment
-from paceline.core.probe import attempt, count_cpus, cpu_info, parse_size, read_int, read_table, read_text
+from paceline.core.probe import attempt, cpu_info, parse_size, read_cpu_list, read_int, read_table, read_text
 
 
 def test_a_text_is_without_the_space_around_it_and_without_zeros(tmp_path: Path) -> None:
@@ -32,10 +32,11 @@ def test_a_table_has_keys_before_colons_or_spaces_and_the_first_of_equal_ones_co
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("0", 1), ("0-3", 4), ("0-3,8", 5), ("0-1, 4-5\n", 4), ("", 0), ("7-7", 1)]
+    ("text", "cpus"),
+    [("0", [0]), ("0-3", [0, 1, 2, 3]), ("0-1,8", [0, 1, 8]), ("0-1, 4-5\n", [0, 1, 4, 5]), ("", []), ("7-7", [7])],
 )
-def test_cpus_are_counted_in_the_kernel_s_notation(text: str, count: int) -> None:
-    assert count_cpus(text) == count
+def test_cpus_are_read_in_the_kernel_s_notation(text: str, cpus: list[int]) -> None:
+    assert read_cpu_list(text) == set(cpus)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.core.probe import count_cpus, parse_size
+from paceline.core.probe import parse_size
 from paceline.machine import container
 from paceline.machine.cpu import boost, describe_cpu, describe_memory
 
@@ -125,5 +125,4 @@ def test_version_1_seen_from_inside_a_container(tree: Tree) -> None:
 
 
 def test_notations() -> None:
-    assert count_cpus("0-3,8,10-11") == 7
     assert [parse_size(text) for text in ("32K", "1M", "16 kB", "7")] == [32768, 1048576, 16384, 7]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from paceline.core.errors import Unsupported
+from paceline.core.errors import SilentCorruption, Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -61,14 +61,25 @@ def random_operand(precision: str, shape: tuple[int, ...], generator: torch.Gene
     return torch.randn(shape, dtype=wide, device=device, generator=generator).to(dtype_of(precision))
 
 
-def tolerance(precision: str, exact: Tensor, magnitude: Tensor, depth: int) -> Tensor:
-    """How far each element of a product of random operands may lie from the exact one.
+def largest_error(wrong: str, precision: str, result: Tensor, exact: Tensor, magnitude: Tensor, depth: int) -> float:
+    """How far a product of random operands lies from the exact one, as a part of what its format allows.
 
-    `magnitude` is the product of the operands' absolute values, `depth` how many terms each element sums. A sum of
-    terms with random signs is as large as their magnitude over the root of the depth; each addition rounds a sum of
-    that size, and the errors of many roundings grow with the root of their number. The factor leaves room for the
-    order of the additions, for split sums and for the tail of the distribution.
+    More is silent corruption, and `wrong` says of what. `magnitude` is the product of the operands' absolute values,
+    `depth` how many terms each element sums. A sum of terms with random signs is as large as their magnitude over the
+    root of the depth; each addition rounds a sum of that size, and the errors of many roundings grow with the root of
+    their number. The factor leaves room for the order of the additions, for split sums and for the tail of the
+    distribution.
     """
-    inside, accumulating, result = _STEPS[precision]
+    import torch
+
+    inside, accumulating, last = _STEPS[precision]
     typical = magnitude / math.sqrt(depth)
-    return 8.0 * ((inside + accumulating * math.sqrt(depth)) * typical + result * (exact.abs() + typical))
+    allowed = 8.0 * ((inside + accumulating * math.sqrt(depth)) * typical + last * (exact.abs() + typical))
+    error = (result.double() - exact).abs()
+    share = torch.where(error == 0, 0.0, error / allowed)
+    largest = float(share.max())
+    if not largest <= 1.0:  # also where it is not a number
+        where = [int(i) for i in (~(share <= 1.0)).nonzero()[0]]
+        distance = f"{largest:.3g} times as far from the fp64 result as the format allows"
+        raise SilentCorruption(f"{wrong} at {where}: {distance}")
+    return largest

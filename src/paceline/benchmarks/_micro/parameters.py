@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -45,9 +45,12 @@ class MicroParameters(MeasuringParameters):
 class TorchBenchmark(Benchmark[P]):
     """Base of benchmarks that run in torch, which is imported once, before the cases are forked."""
 
+    without_torch: ClassVar[tuple[str, str]] = ("", "")  # a parameter, and its value with which torch is not needed
+
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("torch",)
+        name, value = cls.without_torch
+        return () if parameters.get(name) == value else ("torch",)
 
 
 def join_words(*words: str | None) -> str:

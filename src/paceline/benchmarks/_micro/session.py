@@ -64,8 +64,8 @@ class MicroSession:
     device: Device
     ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))
     points: list[TimedPoint] = field(default_factory=list)
-    _before: conditions.Conditions | None = None
-    _after: conditions.Conditions | None = None
+    _before: conditions.Conditions = field(init=False)
+    _after: conditions.Conditions = field(init=False)
     _entered: float = 0.0
     _left: float = 0.0
 
@@ -100,7 +100,7 @@ class MicroSession:
         block = _repeated(call, calls)
         how = ""
         if graph and self.device.kind.supports_graphs:
-            seconds = min(_seconds(block, self.device) for _ in range(2))
+            seconds = min(seconds_of(block, self.device) for _ in range(2))
             if seconds / calls < GRAPH_BELOW:
                 calls, block = self._graph(call, min(GRAPH_CALLS, calls))
                 how = f", replayed as a {self.device.kind.graph_name}"
@@ -118,21 +118,16 @@ class MicroSession:
         at: At | None = None,
         calls: int = 1,
         work: float | None = None,
-        rate_unit: str = "B/s",
     ) -> TimedPoint:
         """Like `time`, for a step that returns the durations it saw itself (native code, another program).
 
         Each duration is that of `calls` calls; the metric is the time of one.
         """
         timeline = ReportedTimeline(how)
-        return self._point(
-            lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, "", work, rate_unit
-        )
+        return self._point(lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, "", work, "B/s")
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
         """What the case yields: the measurements, how they were taken, and the warnings about them."""
-        if self._before is None or self._after is None:
-            raise RuntimeError("result() before the session was entered and left")
         timings = list(dict.fromkeys(point.timing for point in self.points))
         usual = {
             "device": self.device.name,
@@ -196,17 +191,13 @@ class MicroSession:
 
     def _calls_per_sample(self, call: Call) -> int:
         """How many calls make a sample that is long enough; the first rank decides for all."""
-
-        def is_sample() -> bool:
-            took = _seconds(_repeated(call, calls), self.device)
-            return self.ranks.agree(took >= _sample_seconds(self.device))
-
         call()  # what is lazy is paid for here
-        calls = 1
-        # Twice, for a pause of the machine would pass for a long call.
-        while calls < MOST_CALLS and not (is_sample() and is_sample()):
-            calls *= 2
-        return calls
+        return repeats_for(
+            _sample_seconds(self.device),
+            MOST_CALLS,
+            lambda calls: seconds_of(_repeated(call, calls), self.device),
+            self.ranks.agree,
+        )
 
     def _graph(self, call: Call, calls: int) -> tuple[int, Call]:
         """The calls as one graph, and how many they are.
@@ -215,7 +206,7 @@ class MicroSession:
         two replays would count: then it takes more.
         """
         replay = self.device.capture(_repeated(call, calls))
-        took = min(_seconds(replay, self.device) for _ in range(2))
+        took = min(seconds_of(replay, self.device) for _ in range(2))
         more = min(GRAPH_CALLS, math.ceil(calls * _sample_seconds(self.device) / took))
         return (more, self.device.capture(_repeated(call, more))) if more > calls else (calls, replay)
 
@@ -230,6 +221,19 @@ def show_at(at: At) -> str:
     return " ".join(show_size(float(value)) if key == "size" else f"{key} {value}" for key, value in at.items())
 
 
+def repeats_for(
+    least: float, most: int, seconds: Callable[[int], float], agree: Callable[[bool], bool] = lambda verdict: verdict
+) -> int:
+    """How often to repeat what takes `seconds` for so many times, so that it lasts; the next power of two.
+
+    Each is tried twice, for a pause of the machine would pass for work.
+    """
+    count = 1
+    while count < most and any(agree(seconds(count) < least) for _ in range(2)):
+        count *= 2
+    return count
+
+
 def _repeated(call: Call, times: int) -> Call:
     if times == 1:
         return call
@@ -241,7 +245,8 @@ def _repeated(call: Call, times: int) -> Call:
     return block
 
 
-def _seconds(block: Call, device: Device) -> float:
+def seconds_of(block: Call, device: Device) -> float:
+    """How long the device takes for a block by itself."""
     device.synchronize()
     begun = device.clock()
     block()

@@ -50,7 +50,7 @@ def run_tool(
     on_line: Callable[[str], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ToolOutput:
-    """Run a program to its end; a failure carries the last lines it wrote.
+    """Run a program to its end, in this process's environment or another; a failure carries the last lines it wrote.
 
     `on_line` is called with every line as it is written, and then only the case's own deadline ends the program. The
     program stays in this process's group, so that whatever ends the case ends it too.
@@ -66,7 +66,7 @@ def run_tool(
                 stderr=errors,
                 text=True,
                 errors="replace",
-                env={**os.environ, "LC_ALL": "C", **(environment or {})},
+                env={**(environment or os.environ), "LC_ALL": "C"},
             )
         except OSError as error:
             raise ToolError(f"{command[0]} cannot be started: {error.strerror or error}") from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -133,15 +131,12 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
             label = show_at({"size": line.size})
             context.report(Progress("measuring " + label, f"{TIME.name} {label}", TIME.unit, tuple(line.samples)))
 
-    # Open MPI asks root twice; whoever runs Paceline as root, as in a container, has answered.
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    with _outside_of_launchers():
-        version = run_tool([mpirun, "--version"], timeout=30.0).output
-        start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
-        try:
-            written = run_tool(start, on_line=report_point, environment=root)
-        except ToolError as error:
-            raise _explained(error) from None
+    version = run_tool([mpirun, "--version"], timeout=30.0, environment=environment()).output
+    start = [*command(mpirun, version, context.world_size, hosts), context.case.model_dump_json()]
+    try:
+        written = run_tool(start, on_line=report_point, environment=environment())
+    except ToolError as error:
+        raise _explained(error) from None
     return read(written.output, context.world_size)
 
 
@@ -185,18 +180,14 @@ def command(mpirun: str, version: str, ranks: int, hosts: str | None) -> list[st
     return [mpirun, "-n", str(ranks), *more, sys.executable, "-P", "-m", WORKER]
 
 
-@contextmanager
-def _outside_of_launchers() -> Iterator[None]:
-    """Hide what launched this process: mpirun would take itself for a part of that.
+def environment() -> dict[str, str]:
+    """Of this process, without what launched it: mpirun would take itself for a part of that.
 
     Settings for Open MPI that a user made in the environment stay, unless mpirun launched this process: then they
     cannot be distinguished from its own.
     """
     launched = (*_LAUNCHED, "OMPI_") if "OMPI_COMM_WORLD_SIZE" in os.environ else _LAUNCHED
-    hidden = {name: value for name, value in os.environ.items() if name in _RANKS or name.startswith(launched)}
-    for name in hidden:
-        del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
+    own = {name: value for name, value in os.environ.items() if name not in _RANKS and not name.startswith(launched)}
+    # Open MPI asks root twice; whoever runs Paceline as root, as in a container, has answered.
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+    return own | root

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication._exchange import ROOT, Exchange, Payload
 from paceline.benchmarks.communication._mpi import Begin, End, Failed, Line, PointLine
 from paceline.benchmarks.communication.collective import CollectiveParameters, sizes_of
-from paceline.benchmarks.ranks import Ranks, own_process, siblings_among
+from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.die_with_parent import die_with_parent
@@ -39,9 +39,6 @@ class MpiRanks(Ranks):
 
     def meet(self) -> None:
         self.control.Barrier()
-
-    def smallest(self, mine: int) -> int:
-        return int(min(self.gather(mine)))
 
     def gather(self, mine: Any) -> list[Any]:
         return list(self.control.allgather(mine))
@@ -134,8 +131,7 @@ def _measure(case: Case, communicator: Any, library: str, exchange_type: type[Mp
     parameters = CollectiveParameters.model_validate(case.parameters)
     transfer = parameters.transfer("mpi")
     operation = transfer.operation
-    ranks = MpiRanks(communicator.Get_rank(), communicator.Get_size(), communicator.Dup())
-    ranks = replace(ranks, siblings=siblings_among(ranks.gather(own_process())))
+    ranks = MpiRanks(communicator.Get_rank(), communicator.Get_size(), communicator.Dup()).with_siblings()
     _say(ranks, Begin(ranks=ranks.world_size, library=library.splitlines()[0].strip("\0 ")))
     if ranks.world_size != case.ranks:
         return

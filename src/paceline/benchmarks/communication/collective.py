@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import TIME, rate_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, TorchBenchmark, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import (
@@ -21,11 +22,11 @@ from paceline.benchmarks.communication._exchange import (
     Transfer,
 )
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
-from paceline.core.metric import Merge, Metric
+from paceline.core.metric import Merge
 from paceline.core.network import FromNetwork
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Record, Result
@@ -72,7 +73,7 @@ class CollectiveParameters(MicroParameters):
         return Transfer(operation, self.precision, operation.in_place(self.in_place, library), self.seed)
 
 
-class Collective(Benchmark[CollectiveParameters]):
+class Collective(TorchBenchmark[CollectiveParameters]):
     """One collective operation over a sweep of sizes, every element of its results checked."""
 
     name = "collective"
@@ -80,8 +81,8 @@ class Collective(Benchmark[CollectiveParameters]):
     category = "communication"
     Parameters = CollectiveParameters
     metrics = (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH, TIME)
-    primary = "bus_bandwidth"
     distributed = True
+    without_torch = ("backend", "mpi")
     exchange: ClassVar[type[TorchExchange]] = TorchExchange  # what carries out the operation
 
     @classmethod
@@ -103,13 +104,9 @@ class Collective(Benchmark[CollectiveParameters]):
             _mpi.check_hosts(parameters.hosts)
 
     @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if parameters.get("backend") == "mpi" else ("torch",)
-
-    @classmethod
     def describe(cls, record: Record, parameters: CollectiveParameters, environment: Environment) -> Description:
         rank = "processes" if record.case.target == "cpu" else "GPUs"
-        name = f"{parameters.operation.replace('_', '-')}, {record.case.ranks} {rank}"
+        name = f"{parameters.operation}, {record.case.ranks} {rank}"
         shown = [ShownCeiling(kind="link", name=name, metric="bus_bandwidth")]
         sizes = [m.at for m in record.measurements if m.metric.name == "time" and not m.scope and "size" in m.at]
         if sizes:
@@ -119,16 +116,12 @@ class Collective(Benchmark[CollectiveParameters]):
         if backend == "auto":
             backend = kind_of(record.case.target).collective_backend
         operation = _superbench.joined(parameters.operation)
-        units = {
-            "time": ("time", _superbench.US),
-            "algbw": ("algorithm_bandwidth", _superbench.GIGA),
-            "busbw": ("bus_bandwidth", _superbench.GIGA),
+        keys = {
+            f"{operation}_{{size}}_time": ("time", _superbench.US),
+            f"{operation}_{{size}}_algbw": ("algorithm_bandwidth", _superbench.GIGA),
+            f"{operation}_{{size}}_busbw": ("bus_bandwidth", _superbench.GIGA),
         }
-        values = {
-            f"{operation}_{point.at['size']}_{key}": point.summary.mean / unit
-            for key, (metric, unit) in units.items()
-            for point in _superbench.points(record, metric, ("size",))
-        }
+        values = _superbench.means_at(record, keys, "size")
         aliases = _superbench.alias(record, f"{key_word(backend)}-bw", values, part=operation)
         usual = super().describe(record, parameters, environment)
         return usual.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
@@ -175,10 +168,12 @@ def _measure_over_mpi(parameters: CollectiveParameters, context: Context) -> Res
     sweep = _mpi.run(context, parameters.hosts)
     facts = sweep.facts | facts_of(transfer, context.world_size)
     facts |= {"backend": "mpi", "library": sweep.library}
-    once = TIME.model_copy(update={"merge": Merge.FIRST})
-    times = [Measurement.of_samples(once, point.samples, at={"size": point.size}) for point in sweep.points]
-    factor = transfer.operation.factor(context.world_size)
-    return Result(measurements=figures(times, factor), facts=facts, warnings=sweep.warnings)
+    times = [Measurement.of_samples(TIME, point.samples, at={"size": point.size}) for point in sweep.points]
+    measurements = [
+        replace(figure, metric=figure.metric.model_copy(update={"merge": Merge.FIRST}))
+        for figure in figures(times, transfer.operation.factor(context.world_size))
+    ]
+    return Result(measurements=measurements, facts=facts, warnings=sweep.warnings)
 
 
 def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: DeviceKind, ranks: int) -> list[int]:
@@ -190,13 +185,8 @@ def sizes_of(parameters: CollectiveParameters, operation: Operation, kind: Devic
 
 def figures(times: Sequence[Measurement], factor: float) -> list[Measurement]:
     """What the times of a sweep say: three metrics of the largest size for the case, and of every size."""
-
-    def rate(metric: Metric, work: float, time: Measurement) -> Measurement:
-        merge = Merge.FIRST if time.metric.merge is Merge.FIRST else metric.merge
-        return Measurement.of_rate(metric.model_copy(update={"merge": merge}), work, time)
-
-    bus = [rate(BUS_BANDWIDTH, factor * float(time.at["size"]), time) for time in times]
-    algorithm = [rate(ALGORITHM_BANDWIDTH, float(time.at["size"]), time) for time in times]
+    bus = [Measurement.of_rate(BUS_BANDWIDTH, factor * float(time.at["size"]), time) for time in times]
+    algorithm = [Measurement.of_rate(ALGORITHM_BANDWIDTH, float(time.at["size"]), time) for time in times]
     return [*map(headline, (bus, algorithm, times)), *bus, *algorithm, *times]
 
 

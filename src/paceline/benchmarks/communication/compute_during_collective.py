@@ -139,7 +139,6 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
     category = "communication"
     Parameters = ComputeDuringCollectiveParameters
     metrics = (OVERLAP, *SLOWDOWN.values(), *ALONE.values(), *TOGETHER.values(), WHOLE_TIME)
-    primary = "overlap"
     distributed = True
 
     @classmethod
@@ -150,8 +149,8 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
             "mul_time": ("multiply_time_together", _superbench.MS),
             "matmul_time": ("matmul_time_together", _superbench.MS),
         }
-        group, note = "pytorch-computation-communication-overlap", _superbench.cpu_note(record.case)
-        aliases = _superbench.alias(record, group, _superbench.means(record, keys), note=note)
+        group = "pytorch-computation-communication-overlap"
+        aliases = _superbench.alias(record, group, _superbench.means(record, keys), gpu=True)
         return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: ComputeDuringCollectiveParameters, context: Context) -> Result:

@@ -56,17 +56,13 @@ class P2p(TorchBenchmark[P2pParameters]):
     category = "communication"
     Parameters = P2pParameters
     metrics = (MINIMUM, AVERAGE, MAXIMUM, BANDWIDTH, TIME, BOTH_WAYS_BANDWIDTH, BOTH_WAYS_TIME, LATENCY)
-    primary = "minimum_bandwidth"
 
     @classmethod
     def describe(cls, record: Record, parameters: P2pParameters, environment: Environment) -> Description:
         shown = {"maximum_bandwidth": "GPU to GPU, fastest pair", "minimum_bandwidth": "GPU to GPU, slowest pair"}
-        values = {
-            f"gpu{point.at['from']}_to_gpu{point.at['to']}_write_by_dma_bw": point.summary.mean / _superbench.GIGA
-            for point in _superbench.points(record, "bandwidth", ("from", "to"))
-        }
+        keys = {"gpu{from}_to_gpu{to}_write_by_dma_bw": ("bandwidth", _superbench.GIGA)}
         ceilings = tuple(ShownCeiling(kind="link", name=name, metric=key) for key, name in shown.items())
-        aliases = _superbench.alias(record, "gpu-copy-bw", values)
+        aliases = _superbench.alias(record, "gpu-copy-bw", _superbench.means_at(record, keys, "from", "to"))
         usual = super().describe(record, parameters, environment)
         return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
 

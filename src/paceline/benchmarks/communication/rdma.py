@@ -169,7 +169,6 @@ class Rdma(Benchmark[RdmaParameters]):
     category = "communication"
     Parameters = RdmaParameters
     metrics = (BANDWIDTH_AVERAGE, BANDWIDTH_PEAK, LATENCY, LATENCY_99, MESSAGE_TIME)
-    primary = "bandwidth_average"
 
     @classmethod
     def title(cls, parameters: RdmaParameters) -> str:
@@ -192,10 +191,8 @@ class Rdma(Benchmark[RdmaParameters]):
         usual = super().describe(record, parameters, environment)
         if parameters.peer is not None:
             return usual  # there, two hosts are named by their place in a pattern of traffic
-        values = {
-            f"ib_{parameters.operation}_bw_{point.at['size']}:0": point.summary.mean / _superbench.GIGA
-            for point in _superbench.points(record, "bandwidth_average", ("size",))
-        }
+        key = f"ib_{parameters.operation}_bw_{{size}}:0"
+        values = _superbench.means_at(record, {key: ("bandwidth_average", _superbench.GIGA)}, "size")
         aliases = _superbench.alias(record, "ib-loopback", values, part=parameters.operation)
         return usual.model_copy(update={"aliases": aliases})
 

@@ -140,7 +140,6 @@ class Tcp(Benchmark[TcpParameters]):
     category = "communication"
     Parameters = TcpParameters
     metrics = (BANDWIDTH, ROUND_TRIP_TIME, CONNECT_TIME, SUCCESS_RATE, TRANSFER_TIME)
-    primary = "bandwidth"
 
     @classmethod
     def title(cls, parameters: TcpParameters) -> str:

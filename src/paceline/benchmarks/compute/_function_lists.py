@@ -22,12 +22,11 @@ from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, jo
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
-from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported, located
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Duration
-from paceline.core.record import At, Measurement, Record, Result
-from paceline.core.subject import Alias, Description, MatmulPrecision
+from paceline.core.record import At, Measurement, Result
+from paceline.core.subject import MatmulPrecision
 from paceline.devices import Device, open_device
 from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
@@ -100,7 +99,6 @@ class FunctionListBenchmark(Benchmark[P]):
 
     category = "compute"
     metrics = (COMPUTE_RATE, TOTAL_TIME, PEAK_SHARE, TIME)
-    primary = "compute_rate"
     kind: ClassVar[type[Function]]
     what: ClassVar[str]  # the functions, for messages
     how: ClassVar[dict[str, str]]  # how they are called, for the facts
@@ -150,16 +148,6 @@ class FunctionListBenchmark(Benchmark[P]):
         self, parameters: P, device: Device, function: Any
     ) -> Iterator[tuple[At, Callable[[], Product | Convolution]]]:
         """The points that one function makes, each with what brings the operands of its call into memory."""
-
-    @classmethod
-    @abstractmethod
-    def superbench_names(cls, record: Record, parameters: P) -> dict[str, Alias]:
-        """SuperBench's names of the functions."""
-
-    @classmethod
-    def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
-        aliases = cls.superbench_names(record, parameters)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)

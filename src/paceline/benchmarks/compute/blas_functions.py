@@ -11,8 +11,9 @@ from pydantic import Field
 from paceline.benchmarks import _superbench
 from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
+from paceline.core.environment import Environment
 from paceline.core.record import At, Record
-from paceline.core.subject import Alias, key_word
+from paceline.core.subject import Description, key_word
 from paceline.devices import Device
 from paceline.models.user import MODEL_NAME
 
@@ -67,7 +68,7 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
     }
 
     @classmethod
-    def superbench_names(cls, record: Record, parameters: BlasFunctionsParameters) -> dict[str, Alias]:
+    def describe(cls, record: Record, parameters: BlasFunctionsParameters, environment: Environment) -> Description:
         calls = ("cublasgemmex", "cublasgemmstridedbatchedex")
         if parameters.precision in ("fp32", "tf32"):
             calls = ("cublassgemm", "cublassgemmstridedbatched")
@@ -77,7 +78,8 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
             f"name_{_superbench_name(calls, point.at['function'], shapes)}_time": point.summary.mean / _superbench.US
             for point in _superbench.points(record, "time", ("function",))
         }
-        return _superbench.alias(record, "cublas-function", values, note=_superbench.cpu_note(record.case))
+        aliases = _superbench.alias(record, "cublas-function", values, gpu=True)
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> GemmFunction | None:
         first = FACTORS.get(operator)

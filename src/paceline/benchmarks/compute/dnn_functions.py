@@ -12,9 +12,9 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
 from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import wipe
-from paceline.core.errors import SilentCorruption
+from paceline.core.environment import Environment
 from paceline.core.record import At, Record
-from paceline.core.subject import Alias, key_word
+from paceline.core.subject import Description, key_word
 from paceline.devices import Device
 from paceline.models.base import set_fp32_mode
 from paceline.models.user import MODEL_NAME
@@ -111,14 +111,15 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
     }
 
     @classmethod
-    def superbench_names(cls, record: Record, parameters: DnnFunctionsParameters) -> dict[str, Alias]:
+    def describe(cls, record: Record, parameters: DnnFunctionsParameters, environment: Environment) -> Description:
         passes = {"forward": "forward", "backward-data": "backwarddata", "backward-weight": "backwardfilter"}
         values = {}
         for point in _superbench.points(record, "time", ("function", "pass")):
             way = passes.get(str(point.at["pass"]), key_word(point.at["pass"]))
             name = f"name_cudnnconvolution{way}_{key_word(point.at['function'])}_time"
             values[name] = point.summary.mean / _superbench.US
-        return _superbench.alias(record, "cudnn-function", values, note=_superbench.cpu_note(record.case))
+        aliases = _superbench.alias(record, "cudnn-function", values, gpu=True)
+        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> ConvolutionFunction | None:
         if operator != "convolution":
@@ -195,15 +196,10 @@ class Convolution:
                     exact = _convolve(self._way, function, (images, weight, gradient), 1)
                     sizes = images.abs(), weight.abs(), gradient.abs()
                     magnitude = _convolve(self._way, function, sizes, 1).amax((-2, -1), keepdim=True)
-                allowed = formats.tolerance(self._precision, exact, magnitude, depth)
-                error = (result[where].double() - exact).abs()
-                worst = float(torch.where(error == 0, 0.0, error / allowed).max())
-                if not worst <= 1.0:  # also where it is not a number
-                    raise SilentCorruption(
-                        f"the {self._way} convolution {function.label} in {self._precision} is wrong in group "
-                        f"{group}: {worst:.3g} times as far from the fp64 result as the format allows"
-                    )
-                self.worst = max(self.worst, worst)
+                name = f"the {self._way} convolution {function.label} in {self._precision}"
+                wrong = f"{name} is wrong in group {group}"
+                error = formats.largest_error(wrong, self._precision, result[where], exact, magnitude, depth)
+                self.worst = max(self.worst, error)
 
     def _parts(self, group: int) -> Iterator[tuple[Operands, tuple[slice, slice]]]:
         """A few channels of a group's result: the operands that each depends on, and where in the result it is."""

@@ -58,7 +58,6 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
     category = "compute"
     Parameters = KernelLaunchParameters
     metrics = (WALL_TIME, EVENT_TIME, ISSUE_TIME, SINGLE_LATENCY, LOOP_COST)
-    primary = "wall_time"
 
     @classmethod
     def title(cls, parameters: KernelLaunchParameters) -> str:
@@ -81,9 +80,8 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
     def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
         device = open_device(context.target)
         if not device.kind.launches_kernels:
-            why = "launches go through CUDA's driver"
-            if not device.kind.is_accelerator:
-                why = "a CPU has no kernels to launch"
+            is_gpu = device.kind.is_accelerator
+            why = "launches go through CUDA's driver" if is_gpu else "a CPU has no kernels to launch"
             raise Unsupported(f"kernel-launch needs an NVIDIA GPU: {why}; use --target cuda:0")
         context.report(Progress(phase="preparing"))
         device.synchronize()  # the framework has opened the device's context, which the launches share

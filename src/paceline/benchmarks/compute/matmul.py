@@ -70,7 +70,6 @@ class Matmul(TorchBenchmark[MatmulParameters]):
     category = "compute"
     Parameters = MatmulParameters
     metrics = (TIME, COMPUTE_RATE, PEAK_SHARE, LATENCY)
-    primary = "time"
 
     @classmethod
     def title(cls, parameters: MatmulParameters) -> str:
@@ -83,7 +82,7 @@ class Matmul(TorchBenchmark[MatmulParameters]):
         values = _superbench.means(record, {"nosharding_time": (metric, _superbench.MS)})
         update = {
             "work": product_work(record, parameters.precision, parameters.precision),
-            "aliases": _superbench.alias(record, "pytorch-matmul", values, note=_superbench.cpu_note(record.case)),
+            "aliases": _superbench.alias(record, "pytorch-matmul", values, gpu=True),
         }
         return super().describe(record, parameters, environment).model_copy(update=update)
 

@@ -52,7 +52,6 @@ class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
     category = "compute"
     Parameters = ShardingMatmulParameters
     metrics = (TIME, COMPUTE_RATE, MULTIPLY_TIME, COMMUNICATE_TIME)
-    primary = "time"
     distributed = True
 
     @classmethod
@@ -75,8 +74,7 @@ class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
     def describe(cls, record: Record, parameters: ShardingMatmulParameters, environment: Environment) -> Description:
         key = f"{_superbench.joined(parameters.mode)}_time"
         values = _superbench.means(record, {key: ("time", _superbench.MS)})
-        note = _superbench.cpu_note(record.case)
-        aliases = _superbench.alias(record, "pytorch-sharding-matmul", values, part=key, note=note)
+        aliases = _superbench.alias(record, "pytorch-sharding-matmul", values, part=key, gpu=True)
         return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: ShardingMatmulParameters, context: Context) -> Result:

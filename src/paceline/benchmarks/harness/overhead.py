@@ -9,6 +9,7 @@ from pydantic import Field
 
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import TorchBenchmark
+from paceline.benchmarks._micro.session import seconds_of
 from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters, Parameters
@@ -47,7 +48,6 @@ class Overhead(TorchBenchmark[OverheadParameters]):
     summary = "what the harness adds to a step, against a bare loop of the same work"
     Parameters = OverheadParameters
     metrics = (RATIO, PER_STEP, BARE)
-    primary = "overhead_ratio"
 
     @classmethod
     def title(cls, parameters: OverheadParameters) -> str:
@@ -120,17 +120,10 @@ def _calibrated_work(device: Device, seconds: float) -> Callable[[], object]:
         data = bytes(size)
         return lambda: hashlib.sha256(data).digest()
 
-    def time_once() -> float:
-        device.synchronize()
-        begun = monotonic()
-        work()
-        device.synchronize()
-        return monotonic() - begun
-
     size = 1 << 12
     work = make(size)
     for _ in range(8):
-        took = min(time_once() for _ in range(5))
+        took = min(seconds_of(work, device) for _ in range(5))
         if abs(took / seconds - 1.0) < 0.05:
             break
         size = max(64, int(size * min(16.0, seconds / took)))

@@ -280,8 +280,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             ranks = [m.value for m in record.measurements if m.metric.name == metric and m.scope]
             if ranks:
                 values[key] = sum(ranks) / len(ranks) / _superbench.GIBI
-        note = _superbench.cpu_note(record.case)
-        aliases = _superbench.alias(record, "megatron-gpt", values, part=start, note=note)
+        aliases = _superbench.alias(record, "megatron-gpt", values, part=start, gpu=True)
         return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
@@ -304,9 +303,8 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             context.report(Progress(phase=f"starting {SCRIPT}"))
             follower = _LogFollower(parameters, context)
             try:
-                written = run_tool(
-                    command, on_line=follower.read_line, environment=launch_environment(context.case.target)
-                )
+                environment = os.environ | launch_environment(context.case.target)
+                written = run_tool(command, on_line=follower.read_line, environment=environment)
             except ToolError as error:
                 raise explained(error, python, len(follower.seconds), follower.iterations) from None
         batch = parameters.batch_over(processes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,12 +12,12 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
-from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, show_sizes
+from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -72,7 +72,7 @@ class CopyParameters(MicroParameters):
     """Time to spend on warming up each size, at most; it ends sooner when the time is steady"""
 
 
-class Copy(Benchmark[CopyParameters]):
+class Copy(TorchBenchmark[CopyParameters]):
     """Copies random data and compares what arrived."""
 
     name = "copy"
@@ -80,8 +80,8 @@ class Copy(Benchmark[CopyParameters]):
     category = "memory"
     Parameters = CopyParameters
     metrics = (BANDWIDTH, PEAK_SHARE, TIME)
-    primary = "bandwidth"
     distributed = True
+    without_torch = ("direction", "h2h")
 
     @classmethod
     def title(cls, parameters: CopyParameters) -> str:
@@ -100,10 +100,6 @@ class Copy(Benchmark[CopyParameters]):
         if parameters.both and parameters.host_memory == "pageable":
             message = "both with pageable memory: the host waits for each such copy, so use pinned"
             raise InputError("needs-pinned-memory", message, key="host_memory", value="pageable", suggestion="pinned")
-
-    @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if parameters.get("direction") == "h2h" else ("torch",)
 
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
@@ -204,7 +200,7 @@ class HostCopies:
         """Time copies of one size, and compare what arrived."""
         with host.pinned_to(self._cpu):
             np.bitwise_not(self._sent[:size], out=self.destination.bytes[:size])
-            passes = host.repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
+            passes = repeats_for(host.SAMPLE_SECONDS, MOST_PASSES, lambda passes: self._seconds(size, passes))
             point = session.time_reported(
                 lambda: [self._seconds(size, passes)],
                 TIME,
@@ -310,7 +306,8 @@ def _peak_share(
     unknown, work = "unknown for this device", rate.work or 0.0
     if way == "d2d":
         share, facts = peak_share(peak_memory_bandwidth(device.name), 2.0 * work, time, unknown)
-        reason = "" if host.is_beyond_cache(device, size) else "the data may stay in the GPU's cache"
+        is_cached = size < host.BEYOND_CACHE * device.cache_size()
+        reason = "the data may stay in the GPU's cache" if is_cached else ""
     else:
         peak = host.pcie_peak(target, ways=2 if way == "h2d and d2h" else 1)
         share, facts = peak_share(peak, work, time, unknown)

@@ -6,7 +6,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from paceline.benchmarks._micro.parameters import OneOrMore, Upwards
-from paceline.core.environment import Cache, Environment
+from paceline.core.environment import Environment
 from paceline.core.errors import OutOfMemory, Unsupported
-from paceline.core.probe import ROOT, parse_size, read_int, read_table, read_text
+from paceline.core.probe import ROOT, parse_size, read_cpu_list, read_int, read_table, read_text
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import Record, RecordWarning
 from paceline.core.subject import MAIN_MEMORY, CeilingKind, ShownCeiling
-from paceline.devices import Device, kind_of
+from paceline.devices import kind_of
 from paceline.devices.datasheet import pcie_bandwidth
 from paceline.machine.container import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
@@ -84,12 +84,6 @@ def usable_cpus(node: int | None = None, *, root: Path = ROOT, allowed: Set[int]
     firsts = [cpus[0] for cpus in cores.values()]
     siblings = sorted(cpu for cpus in cores.values() for cpu in cpus[1:])
     return Cpus((*firsts, *siblings), len(firsts), cpu_quota(root))
-
-
-def read_cpu_list(text: str) -> set[int]:
-    """The CPUs that the kernel's notation `0-3,8` names."""
-    runs = [part.strip().partition("-") for part in text.split(",") if part.strip()]
-    return {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)}
 
 
 def show_cpu_list(cpus: list[int]) -> str:
@@ -177,17 +171,6 @@ def random_bytes(count: int, seed: int) -> Bytes:
     return words.view(np.uint8)[:count]
 
 
-def repeats_for(least: float, most: int, seconds: Callable[[int], float]) -> int:
-    """How often to repeat what takes `seconds` for so many times, so that it lasts; the next power of two.
-
-    Each is tried twice, for a pause of the machine would pass for work.
-    """
-    count = 1
-    while count < most and min(seconds(count), seconds(count)) < least:
-        count *= 2
-    return count
-
-
 def powers(first: int, last: int, factor: int, most: int) -> list[int]:
     """Sizes from the first on, each a multiple of the one before, to the first that reaches the last, or to `most`."""
     sizes = [first]
@@ -216,11 +199,6 @@ def pcie_peak(target: str, *, ways: int) -> Peak | None:
     return Peak(ways * rate, f"PCIe generation {generation} x{width}{both}, before packet headers, from the driver")
 
 
-def is_beyond_cache(device: Device, size: int) -> bool:
-    """Whether data of this size is too large for the GPU's cache to matter."""
-    return size >= BEYOND_CACHE * device.cache_size()
-
-
 @dataclass(frozen=True)
 class Level:
     """A level of the memory that a CPU sees."""
@@ -230,27 +208,23 @@ class Level:
     high: float  # bytes that still fit this one
 
 
-def levels(caches: Sequence[Cache], cores: int, *, threads_per_core: float = 1.0) -> list[Level]:
+def levels(environment: Environment, cores: int) -> list[Level]:
     """The caches for data that `cores` cores reach together, and what lies behind them; empty where none is known.
 
     A cache is reported as shared by so many logical CPUs, of which a core may have several.
     """
+    physical, logical = environment.cpu.physical_cores, environment.cpu.logical_cores
+    threads_per_core = max(1.0, logical / physical) if physical and logical else 1.0
+    cores = min(cores, physical or cores)
     hierarchy: list[Level] = []
     below = 0.0
-    data = [cache for cache in caches if cache.kind != "Instruction" and cache.size]
+    data = [cache for cache in environment.cpu.caches if cache.kind != "Instruction" and cache.size]
     for cache in sorted(data, key=lambda cache: cache.level):
         sharing_cores = max(1.0, (cache.shared_by or 1) / threads_per_core)
         capacity = float(cache.size or 0) * math.ceil(cores / sharing_cores)
         hierarchy.append(Level(f"L{cache.level}", OUTGROWS * below, FITS * capacity))
         below = capacity
     return [*hierarchy, Level(MAIN_MEMORY, OUTGROWS * below, math.inf)] if hierarchy else []
-
-
-def levels_of_machine(environment: Environment, cores: int) -> list[Level]:
-    """The levels that so many cores of a machine see."""
-    physical, logical = environment.cpu.physical_cores, environment.cpu.logical_cores
-    threads_per_core = max(1.0, logical / physical) if physical and logical else 1.0
-    return levels(environment.cpu.caches, min(cores, physical or cores), threads_per_core=threads_per_core)
 
 
 def shown_ceilings(

@@ -11,7 +11,7 @@ from pydantic import Field
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
-from paceline.benchmarks._micro.session import MicroSession, headline
+from paceline.benchmarks._micro.session import MicroSession, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -55,7 +55,6 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     category = "memory"
     Parameters = MemoryLatencyParameters
     metrics = (LATENCY,)
-    primary = "latency"
 
     @classmethod
     def title(cls, parameters: MemoryLatencyParameters) -> str:
@@ -63,16 +62,14 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: MemoryLatencyParameters, environment: Environment) -> Description:
-        caches = host.levels_of_machine(environment, cores=1)
+        caches = host.levels(environment, cores=1)
         whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
         shown = tuple(host.shown_ceilings(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
         node = record.facts.get("numa_node")
         key = f"mem_bandwidth_matrix_numa_{node}_{node}_lat" if isinstance(node, int) else "mem_latency_lat"
-        by_size = {
-            f"mem_latency_{point.at['size']}_lat": point.summary.mean / _superbench.NS
-            for point in _superbench.points(record, LATENCY.name, ("size",))
-        }
-        values = _superbench.means(record, {key: (LATENCY.name, _superbench.NS)}) | by_size
+        figure = (LATENCY.name, _superbench.NS)
+        by_size = _superbench.means_at(record, {"mem_latency_{size}_lat": figure}, "size")
+        values = _superbench.means(record, {key: figure}) | by_size
         aliases = _superbench.alias(record, "cpu-memory-bw-latency", values)
         usual = super().describe(record, parameters, environment)
         return usual.model_copy(update={"ceilings": shown, "aliases": aliases})
@@ -140,7 +137,7 @@ class Chain:
         self._native.chain_build(self.memory.address, self._lines, stride, seed)
         self._at = self.memory.address.value
         # On the way to a sample that is long enough, caches take what they can.
-        self._turns = host.repeats_for(SAMPLE_SECONDS, MOST_TURNS, self._follow)
+        self._turns = repeats_for(SAMPLE_SECONDS, MOST_TURNS, self._follow)
         self.loads = self._turns * LOADS_PER_TURN  # of one sample
 
     def sample(self) -> list[float]:

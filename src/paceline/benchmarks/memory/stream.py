@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +15,11 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
-from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, show_sizes
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -81,7 +81,7 @@ class StreamParameters(MicroParameters):
     """native: C code with pinned threads (CPU); torch: its operators; auto: native on a CPU with a C compiler"""
 
 
-class Stream(Benchmark[StreamParameters]):
+class Stream(TorchBenchmark[StreamParameters]):
     """c = a, b = s c, c = a + b, a = b + s c; bytes are counted as STREAM does."""
 
     name = "stream"
@@ -89,7 +89,7 @@ class Stream(Benchmark[StreamParameters]):
     category = "memory"
     Parameters = StreamParameters
     metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
-    primary = "triad_bandwidth"
+    without_torch = ("engine", "native")
 
     @classmethod
     def title(cls, parameters: StreamParameters) -> str:
@@ -107,10 +107,6 @@ class Stream(Benchmark[StreamParameters]):
             raise InputError("conflicting-keys", message, key="size", value=parameters.size)
 
     @classmethod
-    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if parameters.get("engine") == "native" else ("torch",)
-
-    @classmethod
     def describe(cls, record: Record, parameters: StreamParameters, environment: Environment) -> Description:
         metric = TRIAD.bandwidth.name
         if record.case.target == "cpu":
@@ -120,7 +116,7 @@ class Stream(Benchmark[StreamParameters]):
         ceilings: tuple[ShownCeiling, ...] = (ShownCeiling(kind="memory", name=name, metric=metric),)
         if record.case.target == "cpu" and parameters.sizes:
             threads = int(record.facts.get("threads") or 1)
-            caches = host.levels_of_machine(environment, cores=threads)[:-1]
+            caches = host.levels(environment, threads)[:-1]
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
         update = {
             "work": None if parameters.sizes else _triad_work(record),
@@ -151,7 +147,7 @@ class Stream(Benchmark[StreamParameters]):
         peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
         moved = points[TRIAD.bandwidth.name][-1].work or 0.0
         share, peak_facts = peak_share(peak, moved, headline(points[TRIAD.time.name]))
-        if share and not host.is_beyond_cache(device, sizes[-1]):
+        if share and sizes[-1] < host.BEYOND_CACHE * device.cache_size():
             share, peak_facts["peak_share"] = [], "left out: the arrays may stay in the GPU's cache"
         swept = [point for sweep in points.values() for point in sweep] if parameters.sizes else []
         facts = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import psutil
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
@@ -91,7 +91,8 @@ def check_raw_device(name: str) -> None:
         raise InputError("not-a-block-device", message, key="raw_device", value=name)
     partitions = Path("/sys/class/block", path.name).glob("*/partition")
     names = {path, *(Path("/dev") / part.parent.name for part in partitions)}
-    uses = [(source, f"{source} is mounted on {point}") for point, _, source in _mounts()]
+    mounts = psutil.disk_partitions(all=True)
+    uses = [(mount.device, f"{mount.device} is mounted on {mount.mountpoint}") for mount in mounts]
     swaps = [line.split()[0] for line in (read_text(Path("/proc/swaps")) or "").splitlines()[1:]]
     uses += [(swap, f"{swap} is swap") for swap in swaps]
     use = next((words for source, words in uses if Path(source).resolve() in names), None)
@@ -132,12 +133,13 @@ def default_folder() -> Path:
     return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def file_system_of(folder: Path, mounts: str | None = None) -> str | None:
-    """The kind of file system that a folder lies on; `mounts` is the kernel's list of them."""
+def file_system_of(folder: Path) -> str | None:
+    """The kind of file system that a folder lies on."""
     where = folder.resolve()
-    above = [(len(point.parts), kind) for point, kind, _ in _mounts(mounts) if point in (where, *where.parents)]
+    above = {str(path) for path in (where, *where.parents)}
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if mount.mountpoint in above]
     # Of mounts on the same point the last one is visible.
-    return max(reversed(above), key=lambda mount: mount[0])[1] if above else None
+    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None
 
 
 def _open_nameless(folder: Path) -> int:
@@ -178,19 +180,6 @@ def _fill(descriptor: int, size: int, folder: Path) -> None:
             f"'{folder}' cannot be written to ({error.strerror}): look for a broken disk (dmesg), or use --folder"
         ) from None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _mounts(text: str | None = None) -> Iterator[tuple[Path, str, str]]:
-    """Mount point, kind and source of every mount."""
-    if text is None:
-        text = read_text(Path("/proc/self/mountinfo")) or ""
-    for line in text.splitlines():
-        mount, separator, source = line.partition(" - ")
-        mount_fields, source_fields = mount.split(), source.split()
-        if separator and len(mount_fields) >= 5 and len(source_fields) >= 2:
-            # Spaces and the like are written as octal numbers.
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount_fields[4])
-            yield Path(point), source_fields[0], source_fields[1]
 
 
 SEQUENTIAL_BLOCK = 1024**2
@@ -245,7 +234,6 @@ class Disk(Benchmark[DiskParameters]):
     category = "storage"
     Parameters = DiskParameters
     metrics = (BANDWIDTH, IOPS, LATENCY, WINDOW_TIME)
-    primary = "bandwidth"
 
     @classmethod
     def title(cls, parameters: DiskParameters) -> str:

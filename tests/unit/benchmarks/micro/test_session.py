@@ -10,7 +10,7 @@ import pytest
 from paceline.benchmarks._micro import session as micro
 from paceline.benchmarks._micro.metrics import TIME
 from paceline.benchmarks._micro.parameters import MicroParameters
-from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks._micro.session import MicroSession, repeats_for
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.devices import kind_named
@@ -36,6 +36,17 @@ def test_a_pause_while_the_number_of_calls_is_sought_does_not_pass_for_a_long_ca
     with MicroSession(PARAMETERS, CONTEXT, CpuDevice()) as session:
         point = session.time(Call({2: 0.01}), TIME)  # the first call pays for what is lazy
     assert point.calls > 16
+
+
+def test_repetitions_last_long_enough_although_the_machine_pauses() -> None:
+    pauses = [5.0]
+
+    def seconds(count: int) -> float:
+        return pauses.pop() if pauses else 1e-6 * count
+
+    assert repeats_for(2e-4, 1 << 20, seconds) == 256
+    assert repeats_for(2e-4, 64, lambda count: 1e-6 * count) == 64
+    assert repeats_for(2e-4, 64, lambda count: 1.0) == 1
 
 
 def test_a_long_call_is_a_sample_by_itself() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from paceline.benchmarks.storage import disk
@@ -129,21 +131,20 @@ def test_the_device_of_the_root_is_in_use() -> None:
     assert caught.value.code in ("device-in-use", "unreadable-device")  # without its mount, only the kernel knows
 
 
-def test_the_innermost_and_last_mount_counts() -> None:
-    mounts = "\n".join(
-        [
-            "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw",
-            "2 1 0:30 / /mnt rw - nfs4 server:/x rw",
-            "3 2 0:31 / /mnt rw - xfs /dev/sdb rw",
-            r"4 2 0:32 / /mnt/a\040b rw - tmpfs tmpfs rw",
-            "not a mount",
-        ]
-    )
-    assert disk.file_system_of(Path("/home"), mounts) == "ext4"
-    assert disk.file_system_of(Path("/mnt/c"), mounts) == "xfs"
-    assert disk.file_system_of(Path("/mnt/a b/c"), mounts) == "tmpfs"
-    assert disk.file_system_of(Path("/mntx"), mounts) == "ext4"
-    assert disk.file_system_of(Path("/mntx"), "") is None
+def test_the_innermost_and_last_mount_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [
+        SimpleNamespace(device="/dev/sda1", mountpoint="/", fstype="ext4"),
+        SimpleNamespace(device="server:/x", mountpoint="/mnt", fstype="nfs4"),
+        SimpleNamespace(device="/dev/sdb", mountpoint="/mnt", fstype="xfs"),
+        SimpleNamespace(device="tmpfs", mountpoint="/mnt/a b", fstype="tmpfs"),
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
+    assert disk.file_system_of(Path("/home")) == "ext4"
+    assert disk.file_system_of(Path("/mnt/c")) == "xfs"
+    assert disk.file_system_of(Path("/mnt/a b/c")) == "tmpfs"
+    assert disk.file_system_of(Path("/mntx")) == "ext4"
+    mounts.clear()
+    assert disk.file_system_of(Path("/mntx")) is None
 
 
 def test_the_default_folder_is_in_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
