@@ -23,8 +23,6 @@ from paceline.benchmarks.parallel._parameters import (
     ScheduleKind,
     build,
     draw,
-    split_layers,
-    stage_ranges,
     stages_of_rank,
 )
 from paceline.benchmarks.parallel._stage import TIED, Mesh, Recomputed, Stage
@@ -193,7 +191,7 @@ class ParallelTrainer:
         self.device = device
         self.mesh = mesh
         layout = parameters.layout
-        self.layers = split_layers(parameters)
+        self.layers = parameters.stage_layers
         self.parameter_count = 0
         self.fp8_layers = 0
         self._batch: Batch | None = None
@@ -288,9 +286,10 @@ class ParallelTrainer:
         self.parameter_count = sum(one.numel() for one in workload.module.parameters())
         if self._batch is None:
             self._batch = draw(parameters, workload, self.mesh.data_rank).to(self.device.torch())
+        start = sum(self.layers[:index])
         stage = Stage(
             workload,
-            stage_ranges(self.layers)[index],
+            range(start, start + self.layers[index]),
             first=index == 0,
             last=index == parameters.stages - 1,
             autocast=partial(formats.autocast, layout.precision, self.device),

@@ -25,11 +25,11 @@ from paceline.benchmarks._model.measuring import (
 from paceline.benchmarks._model.session import peak_of, whether_to_compile
 from paceline.benchmarks._model.traffic import counted, mesh_work
 from paceline.benchmarks.parallel._parameters import (
+    FLOPS_FORMULA,
     LAYOUT_KEYS,
     LEARNING_RATE,
     ParallelParameters,
     ideal_bubble,
-    step_flops,
 )
 from paceline.benchmarks.ranks import Ranks, emulated, join
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -221,7 +221,7 @@ class Parallel(Benchmark[ParallelParameters]):
                 samples=layout.global_batch / layout.world_size,
                 sample_name="sequence",
                 tokens=layout.global_batch * parameters.tokens / layout.world_size,
-                flops=step_flops(parameters)[0] / layout.world_size,
+                flops=parameters.step_flops / layout.world_size,
                 peak=peak_of(device, layout.precision),
             )
             result = measure_steps(
@@ -299,7 +299,7 @@ class Parallel(Benchmark[ParallelParameters]):
             "data_parallel": parameters.shard if layout.data > 1 else "none",
             "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms "
             f"and biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
-            "flops_formula": step_flops(parameters)[1],
+            "flops_formula": FLOPS_FORMULA[layout.model],
             "threads": torch.get_num_threads(),
             "input": "synthetic, on the device before the timed region; no input pipeline is measured",
         }

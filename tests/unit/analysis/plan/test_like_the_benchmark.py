@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.analysis.plan.memory import in_flight, stage_memory
-from paceline.analysis.plan.transformer import transformer
-from paceline.benchmarks.parallel._parameters import ParallelParameters, split_layers, step_flops
+from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.core.layout import Layout, ModelFamily
+from paceline.core.transformer import transformer
 
 WORDS = (
     "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g",
@@ -23,11 +23,11 @@ def test_layers_vocabulary_and_flops_are_those_of_the_benchmark(word: str) -> No
     layout = Layout.parse(word).check()
     benchmark = ParallelParameters(case=word)
     model = transformer(layout.model, layout.layers)
-    assert list(model.stage_layers(layout.pipeline, layout.tensor)) == split_layers(benchmark)
+    assert list(model.stage_layers(layout.pipeline, layout.tensor)) == benchmark.stage_layers
     assert model.padded_vocabulary(layout.tensor) == benchmark.padded_vocabulary
     assert model.sequence == benchmark.tokens
     if layout.tensor == 1:  # the plan's MFU is of one vocabulary, however it is padded
-        assert model.step_flops(layout.global_batch) == pytest.approx(step_flops(benchmark)[0])
+        assert model.step_flops(layout.global_batch) == pytest.approx(benchmark.step_flops)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -41,6 +41,6 @@ def test_layers_are_split_as_the_benchmark_splits_them(family: ModelFamily, hidd
             model=family, layers=layers, hidden=hidden, heads=hidden // 64, tensor=tensor, pipeline=3
         )
         word = benchmark.layout
-        assert list(model.stage_layers(3, tensor)) == split_layers(benchmark)
+        assert list(model.stage_layers(3, tensor)) == benchmark.stage_layers
         held = [stage_memory(model, word, stage).activations / in_flight(word, stage) for stage in range(3)]
-        assert held == pytest.approx([held[0] / split_layers(benchmark)[0] * one for one in split_layers(benchmark)])
+        assert held == pytest.approx([held[0] / benchmark.stage_layers[0] * one for one in benchmark.stage_layers])
