@@ -215,7 +215,7 @@ class ParallelTrainer:
                 parameters.schedule_kind,
                 ranks=layout.pipeline,
                 micro_batches=layout.micro_batches,
-                group=mesh.along("pipeline").get_group(),
+                group=mesh.device_mesh["pipeline"].get_group(),
                 device=device,
                 scaled=self.scaled,
             )
@@ -304,13 +304,13 @@ class ParallelTrainer:
                 emulate=not self.device.kind.is_accelerator,
             )
         if layout.tensor > 1:
-            split_stage(stage, self.mesh.along("tensor"), sequence=parameters.sequence_parallel)
+            split_stage(stage, self.mesh.device_mesh["tensor"], sequence=parameters.sequence_parallel)
         if layout.checkpointing:
             stage.recompute_layers(whole=layout.tensor == 1)
         if compiled:
             _compile_parts(stage, whole=layout.tensor == 1)
         if layout.data > 1:
-            _share_data(stage, self.mesh.along("data"), parameters)
+            _share_data(stage, self.mesh.device_mesh["data"], parameters)
         return stage
 
 

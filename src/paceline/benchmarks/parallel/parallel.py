@@ -126,7 +126,6 @@ def exposed(events: Sequence[TraceEvent], *, on_device: bool) -> tuple[int, int]
     return total, total - length(overlap(talking, computing))
 
 
-IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are recorded: enough to compare two layouts
 WATCHED_STEPS = 3  # after the measured ones, for the time in which stages compute
 
@@ -199,6 +198,7 @@ class Parallel(Benchmark[ParallelParameters]):
             from paceline.benchmarks.parallel._stage import Mesh
             from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
+            training.ranks = ranks
             context.report(Progress(phase="preparing"))
             mesh = Mesh.of(parameters.layout, ranks.rank, device.torch().type)
             trainer = self.trainer(training, mesh)
@@ -224,14 +224,12 @@ class Parallel(Benchmark[ParallelParameters]):
                 flops=parameters.step_flops / layout.world_size,
                 peak=peak_of(device, layout.precision),
             )
-            result = measure_steps(
-                training, recorded.take, work, first_seconds, in_flight=IN_FLIGHT, ranks=ranks, context=context
-            )
+            result = measure_steps(training, recorded.take, work, first_seconds, context)
             if training.is_graph and peak is not None:
                 result.measurements.append(Measurement.of_value(DEVICE_MEMORY, peak[0]))
             result.measurements += _memory(trainer, result)
             result.measurements += _bubble(trainer, ranks)
-            result.measurements += _communication(trainer, ranks)
+            result.measurements += _communication(trainer, training)
             recorded.step()
             step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
             result.measurements += [
@@ -246,7 +244,7 @@ class Parallel(Benchmark[ParallelParameters]):
             }
             result.warnings += loss_warnings(recorded.losses)
             result.warnings += scale_warnings(scale_before, trainer.loss_scale)
-            add_trace(result, recorded.take, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
+            add_trace(result, training, recorded.take, context)
         return result
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
@@ -387,15 +385,16 @@ def _bubble(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
     return [Measurement.of_samples(BUBBLE, shares)]
 
 
-def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
+def _communication(trainer: Trainer, training: Training) -> list[Measurement]:
     """How long data travels in a step, and how much of that nothing hides."""
+    device, ranks, in_flight = training.device, training.ranks, training.in_flight
     if ranks.world_size == 1:
         return []
     ranks.meet()
-    has_gpu = trainer.device.kind.is_accelerator
+    has_gpu = device.kind.is_accelerator
     steps = STEPS - 1  # and one before them
     try:
-        taken = trace.take(trainer.step, trainer.device, steps=steps, in_flight=IN_FLIGHT, all_ready=ranks.all_agree)
+        taken = trace.take(trainer.step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
     except trace.TraceFailed:
         return []
     events = read_events(taken)

@@ -297,9 +297,9 @@ def communication(
         return taken
 
     monkeypatch.setattr(trace, "take", take)
-    kind = SimpleNamespace(is_accelerator=has_gpu)
-    trainer = SimpleNamespace(step=lambda: None, device=SimpleNamespace(kind=kind))
-    figures = parallel._communication(cast("Any", trainer), cast("Any", Gathering([None] * others)))
+    device = SimpleNamespace(kind=SimpleNamespace(is_accelerator=has_gpu))
+    training = SimpleNamespace(device=device, ranks=Gathering([None] * others), in_flight=2)
+    figures = parallel._communication(cast("Any", SimpleNamespace(step=lambda: None)), cast("Any", training))
     return {one.metric.name: one.value for one in figures}, asked
 
 
