@@ -13,7 +13,7 @@ from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.network import FromNetwork
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.transformer import Transformer, transformer
+from paceline.core.transformer import SEQUENCES, Transformer, transformer
 
 if TYPE_CHECKING:
     from paceline.models.base import Batch, Workload
@@ -201,22 +201,12 @@ class ParallelParameters(MeasuringParameters):
     @property
     def tokens(self) -> int:
         """Tokens of a sample."""
-        return self.transformer.sequence
+        return self.sequence or SEQUENCES[self.layout.model]
 
     @property
     def padded_vocabulary(self) -> int:
         """Every tensor-parallel rank has the same part of it, a multiple of 128."""
         return self.transformer.padded_vocabulary(self.layout.tensor)
-
-    @property
-    def step_flops(self) -> float:
-        """FLOPs of one step over the whole batch."""
-        return self.transformer.step_flops(self.layout.global_batch, self.layout.tensor)
-
-    @property
-    def stage_layers(self) -> list[int]:
-        """How many layers each stage has: the head over the vocabulary is worth several, so the last one has fewer."""
-        return list(self.transformer.stage_layers(self.stages, self.layout.tensor))
 
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""

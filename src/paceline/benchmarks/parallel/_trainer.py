@@ -191,7 +191,7 @@ class ParallelTrainer:
         self.device = device
         self.mesh = mesh
         layout = parameters.layout
-        self.layers = parameters.stage_layers
+        self.layers = list(parameters.transformer.stage_layers(parameters.stages, layout.tensor))
         self.parameter_count = 0
         self.fp8_layers = 0
         self._batch: Batch | None = None

@@ -40,7 +40,7 @@ def test_a_measurement_of_one_rank_has_the_figures_of_its_layout() -> None:
     assert by_name["throughput_per_gpu"].derived_from == "step_time"
     assert by_name["throughput_per_gpu"].value == by_name["throughput"].value
     assert by_name["token_throughput"].work == 4 * 16
-    assert by_name["achieved_flops"].work == parameters.step_flops
+    assert by_name["achieved_flops"].work == parameters.transformer.step_flops(parameters.layout.global_batch)
     assert len(by_name["step_time"].samples) == 3
     losses = by_name["loss"].samples
     assert len(losses) == len(by_name["gradient_norm"].samples) == 5
