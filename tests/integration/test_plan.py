@@ -10,12 +10,12 @@ import pytest
 
 from paceline.analysis.plan.calibrate import LIBAI
 from paceline.analysis.plan.search import plan
-from paceline.analysis.plan.transformer import transformer
 from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, ClusterRequest, _of_profile, compared
 from paceline.core.environment import Gpu
 from paceline.core.layout import Layout
 from paceline.core.profile import Ceiling, CeilingKind, Identity, Profile
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome
+from paceline.core.transformer import transformer
 from support.cli import Sandbox
 from support.docs_markdown import ROOT
 from support.records import MEMORY, STEP_TIME, case, record, run_of, throughput

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks._model.measuring import LOST, STEP_TIME, add_trace
-from paceline.benchmarks.ranks import Ranks
+from paceline.benchmarks._model.measuring import LOST, STEP_TIME, StepSession, add_trace
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
+from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, Result
 from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace
 
 torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
+
+
+SESSION = StepSession(CpuDevice(), MeasuringParameters(), compiled=False, in_flight=1)
 
 
 def measured() -> Result:
@@ -29,7 +32,7 @@ def context(place: str, kept: list[Result]) -> Context:
 
 def add(result: Result, step: Callable[[], object], place: str) -> list[Result]:
     kept: list[Result] = []
-    add_trace(result, step, CpuDevice(), in_flight=1, ranks=Ranks(0, 1), context=context(place, kept))
+    add_trace(result, SESSION, step, context(place, kept))
     return kept
 
 
@@ -68,7 +71,7 @@ def test_the_result_is_safe_before_the_first_traced_step(tmp_path: Path) -> None
     order: list[str] = []
     case = Case(index=0, benchmark="train", parameters={}, title="small", trace=str(tmp_path / "a.json.gz"))
     safe = Context(case, keep=lambda result: order.append(result.facts["trace"]["missing"]))
-    add_trace(measured(), lambda: order.append("step"), CpuDevice(), in_flight=1, ranks=Ranks(0, 1), context=safe)
+    add_trace(measured(), SESSION, lambda: order.append("step"), safe)
     assert order == [LOST, *["step"] * (trace.STEPS + 1)]
 
 

@@ -297,7 +297,7 @@ def test_a_model_that_is_compiled_wrong_is_found_when_it_is_measured(
 def test_looking_at_gradients_takes_no_step(precision: Any) -> None:
     own = TrainParameters(model="generated/fc", scale="tiny", precision=precision, compile="off")
     spec = find_model(own.model, allow_import=False)
-    trainer, untouched = (Trainer(open_session(spec, own, CpuDevice(), "train"), Ranks(0, 1)) for _ in range(2))
+    trainer, untouched = (Trainer(open_session(spec, own, CpuDevice(), Ranks(0, 1), "train")) for _ in range(2))
     trainer.load(4)
     untouched.load(4)
     for _ in range(3):

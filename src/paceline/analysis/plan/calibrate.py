@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.plan.timing import Cluster, samples_per_second
-from paceline.analysis.plan.transformer import Transformer, transformer
 from paceline.analysis.published.libai import libai_rows
 from paceline.core.errors import PacelineError
 from paceline.core.layout import Layout
+from paceline.core.transformer import Transformer, transformer
 
 Vector = NDArray[np.float64]
 

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.analysis.plan.transformer import Transformer
 from paceline.core.layout import Layout
+from paceline.core.transformer import Transformer
 
 OUTSIDE = 1024**3  # of the GPU, for the driver's context and the buffers of the communication library
 BUCKET = 25 * 1024**2  # of gradients on their way, of which two are in flight

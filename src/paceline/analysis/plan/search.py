@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from paceline.analysis.plan.memory import RankMemory, rank_memory
 from paceline.analysis.plan.timing import Cluster, StepTime, step_time
-from paceline.analysis.plan.transformer import Transformer
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.layout import Layout, LayoutPrecision
 from paceline.core.quantity import show_size
+from paceline.core.transformer import Transformer
 
 
 class NothingFits(PacelineError):

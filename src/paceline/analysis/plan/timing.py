@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.analysis.plan.memory import stage_parameters
-from paceline.analysis.plan.transformer import TRAINING_FACTOR, Transformer
 from paceline.core.layout import Layout
+from paceline.core.transformer import TRAINING_FACTOR, Transformer
 
 # Of a parameter, in bytes: gradient, master copy and both moments are read (16), the last three are written (12), the
 # copy that computes is written (2), and clipping reads the gradient once more (4).

@@ -39,13 +39,9 @@ def choose_batch_size(
     context.report(Progress(phase="finding the largest batch"))
     attempt = trial(parameters.model_copy(update={"compile": "off", "graph": False}))
 
-    def take_step(size: int) -> None:
-        attempt(size)
-        device.synchronize()
-
     def fits(size: int) -> bool:
         begun = monotonic()
-        fitted = runs_within_memory(lambda: take_step(size), device)
+        fitted = runs_within_memory(lambda: attempt(size), device)
         # A step that outlasts the budget could not be measured, however much memory is left. The very first one
         # pays for everything lazy, so it is not judged by its time.
         return fitted and (size == 1 or monotonic() - begun <= parameters.budget)
@@ -83,6 +79,7 @@ def runs_within_memory(attempt: Callable[[], object], device: Device) -> bool:
     try:
         with nullcontext() if device.kind.is_accelerator else host_limit(TRIAL_PART):
             attempt()
+            device.synchronize()
     except Exception as error:
         if exhausted(error) is None:
             raise

@@ -15,7 +15,7 @@ from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.parameters import MeasuringParameters, OnOff
-from paceline.core.record import Measurement, Outcome, Record
+from paceline.core.record import Outcome, Record
 from paceline.core.stats import PERCENTILES
 from paceline.core.subject import SUPERBENCH, Alias, Description, ModelPrecision, key_word
 from paceline.models.base import Scale
@@ -50,34 +50,22 @@ class ModelParameters(MeasuringParameters):
 Action = Literal["train", "inference"]
 
 
-def superbench_names(record: Record, parameters: ModelParameters, action: Action) -> dict[str, Alias]:
-    """SuperBench's names for a model's record; a model that is not full size says so in every key."""
-    alias = Alias(
-        group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",
-        prefix=f"{key_word(parameters.precision)}_{action}_",
-        note="" if parameters.scale == "full" else f"scale={key_word(parameters.scale)}",
-        is_model=True,
-        values=_figures(record, action) if record.outcome is Outcome.OK else {},
-    )
-    return {SUPERBENCH: alias}
-
-
 def _figures(record: Record, action: Action) -> Values:
-    ranks = record.case.ranks
-    times, rate = record.measurement("step_time"), record.measurement("throughput")
+    """SuperBench's figures of a whole case, or of each rank where all of them infer by themselves."""
+    ranks, rate = record.case.ranks, record.measurement("throughput")
     scopes = [f"rank {rank}" for rank in range(ranks)]
+    figures: Values = {}
     if action == "inference" and ranks > 1 and all(record.measurement("step_time", scope) for scope in scopes):
-        figures: Values = {}
         for rank, scope in enumerate(scopes):
-            values = _values(record.measurement("step_time", scope), record.measurement("throughput", scope), 1, action)
-            figures |= {f"{key}:{rank}": value for key, value in values.items()}
+            figures |= {f"{key}:{rank}": value for key, value in _values(record, scope, 1, action).items()}
     else:
-        figures = _values(times, rate, ranks, action)
+        figures = _values(record, "", ranks, action)
     return figures | ({"global_throughput": rate.value} if rate and ranks > 1 else {})
 
 
-def _values(times: Measurement | None, rate: Measurement | None, ranks: int, action: Action) -> Values:
+def _values(record: Record, scope: str, ranks: int, action: Action) -> Values:
     """Means, and for inference percentiles as well."""
+    times, rate = record.measurement("step_time", scope), record.measurement("throughput", scope)
     figures: Values = {}
     if times:
         figures["step_time"] = times.summary.mean * 1000
@@ -130,12 +118,19 @@ class ModelBenchmark(Benchmark[P]):
         if trace is not None:
             switches = {"--compile on": description.subject.compiled, "--graph": parameters.graph}
             trace = trace.model_copy(update={"switches": tuple(name for name, is_on in switches.items() if not is_on)})
+        alias = Alias(
+            group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",
+            prefix=f"{key_word(parameters.precision)}_{cls.action}_",
+            note="" if parameters.scale == "full" else f"scale={key_word(parameters.scale)}",
+            is_model=True,
+            values=_figures(record, cls.action) if record.outcome is Outcome.OK else {},
+        )
         return description.model_copy(
             update={
                 "trace": trace,
                 "counts_work": record.measurement(FLOP_RATE.name) is not None,
                 "work": counted(training_work if cls.action == "train" else inference_work, record),
-                "aliases": superbench_names(record, parameters, cls.action),
+                "aliases": {SUPERBENCH: alias},
             }
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -218,15 +218,9 @@ def scale_warnings(before: float, after: float) -> list[RecordWarning]:
     return [RecordWarning(kind="skipped-steps", message=message, remedy=remedy)]
 
 
-@contextmanager
-def caught_warnings(enabled: bool) -> Iterator[list[warnings.WarningMessage]]:
+def caught_warnings(enabled: bool) -> AbstractContextManager[list[warnings.WarningMessage]]:
     """Collects the warnings of operators that have no deterministic implementation, if enabled."""
-    if not enabled:
-        yield []
-        return
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield caught
+    return warnings.catch_warnings(record=True, action="always") if enabled else nullcontext([])
 
 
 def compare_runs(

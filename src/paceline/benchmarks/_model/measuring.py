@@ -138,25 +138,20 @@ class StepSession(Generic[P]):
     parameters: P
     compiled: bool  # whether a compiler made a part of it
     is_graph: bool = False  # whether its steps are replayed as a graph
+    ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))  # those that take the steps together
+    in_flight: int = 2  # on a GPU, steps issued before the first is waited for
     facts: dict[str, Any] = field(default_factory=dict)
     warnings: list[RecordWarning] = field(default_factory=list)  # from before it was measured
 
 
-def add_trace(
-    result: Result,
-    step: Callable[[], object],
-    device: Device,
-    *,
-    in_flight: int,
-    ranks: Ranks,
-    context: Context,
-) -> None:
+def add_trace(result: Result, session: StepSession[Any], step: Callable[[], object], context: Context) -> None:
     """If the case asks for a trace, take one of a few more steps, and put its summary into the facts."""
     path = context.case.trace
     if not path:
         return
     context.keep(result.model_copy(update={"facts": result.facts | {"trace": {"missing": LOST}}}))
     context.report(Progress(phase="tracing"))
+    device, ranks, in_flight = session.device, session.ranks, session.in_flight
     facts: dict[str, Any] = {}
     try:
         measured = next(one.value for one in result.measurements if one.metric.name == STEP_TIME.name)
@@ -203,16 +198,13 @@ def measure_steps(
     step: Callable[[], object],
     work: StepWork,
     first_seconds: float | None,
-    *,
-    in_flight: int,
-    ranks: Ranks,
     context: Context,
     marks: Marks | None = None,
 ) -> Result:
     """Everything measured by repeating the step; `marks` are called by a step whose phases are to be timed apart."""
     entered = monotonic()
+    device, parameters, ranks, marks = session.device, session.parameters, session.ranks, marks or Marks()
     agree = ranks.agree if ranks.world_size > 1 else None
-    device, parameters, marks = session.device, session.parameters, marks or Marks()
 
     def report(phase: str, samples: list[float]) -> None:
         context.report(
@@ -226,10 +218,10 @@ def measure_steps(
             )
         )
 
-    warm = loop.warm_up(step, device.timeline(in_flight), parameters, agree=agree, report=report)
+    warm = loop.warm_up(step, device.timeline(session.in_flight), parameters, agree=agree, report=report)
     warmed = monotonic()
     graphs = _compiled_graphs() if session.compiled else {}
-    timeline = device.timeline(in_flight)
+    timeline = device.timeline(session.in_flight)
     marks.listener = timeline.mark
     meter = kind_of(context.target).meter(context.target)
     host = HostPeak()

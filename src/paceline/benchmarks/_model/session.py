@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.benchmarks._model.benchmark import ModelParameters
-from paceline.benchmarks._model.measuring import StepSession, StepWork
-from paceline.benchmarks.ranks import emulated
+from paceline.benchmarks._model.benchmark import Action, P
+from paceline.benchmarks._model.measuring import StepSession, StepWork, time_once
+from paceline.benchmarks.ranks import Ranks, emulated
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.devices import Device
 from paceline.measure.memory import Peak, measured_peak_flops, peak_flops
@@ -92,7 +93,7 @@ def draw_rows(workload: Workload, seed: int, first_row: int, size: int) -> Batch
 
 
 @dataclass(kw_only=True)
-class ModelSession(StepSession[ModelParameters]):
+class ModelSession(StepSession[P]):
     """A model with everything that its steps need."""
 
     spec: ModelSpec
@@ -106,6 +107,11 @@ class ModelSession(StepSession[ModelParameters]):
         memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
         rows = draw_rows(self.workload, self.parameters.seed, first_row, size)
         return rows.to(self.device.torch(), memory_format=memory_format)
+
+    def time_first(self, step: Callable[[], object]) -> float | None:
+        """Seconds that the very first step takes; None if something ran before it: another model, or other batches."""
+        seconds = time_once(self, step)
+        return None if self.parameters.deterministic or self.parameters.batch_size == "auto" else seconds
 
     def _flops_per_sample(self, training: bool) -> float:
         """By the documented formula; the record says which part of it."""
@@ -147,8 +153,8 @@ def peak_of(device: Device, precision: str) -> Peak | None:
     return peak_flops(device.name, precision) or measured_peak_flops(device.name, precision, sharing=sharing)
 
 
-def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, mode: str) -> ModelSession:
-    """Build the model with the seed's weights on the device; `mode` is train or inference."""
+def open_session(spec: ModelSpec, parameters: P, device: Device, ranks: Ranks, mode: Action) -> ModelSession[P]:
+    """Build the model with the seed's weights on the device."""
     import torch
 
     check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
@@ -202,6 +208,7 @@ def open_session(spec: ModelSpec, parameters: ModelParameters, device: Device, m
         channels_last=channels_last,
         compiled=compiled,
         is_graph=parameters.graph,
+        ranks=ranks,
         facts=facts,
         warnings=emulated(parameters.precision, device),
     )

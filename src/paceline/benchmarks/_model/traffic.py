@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def count_saved(session: ModelSession, step: Callable[[], Result]) -> Result:
+def count_saved(session: ModelSession[Any], step: Callable[[], Result]) -> Result:
     """Take a step of training; the session's facts then say what it kept for its backward pass."""
     if not _is_countable(session):
         return step()
@@ -44,7 +44,7 @@ def count_saved(session: ModelSession, step: Callable[[], Result]) -> Result:
     return result
 
 
-def count_results(session: ModelSession, step: Callable[[], Result]) -> Result:
+def count_results(session: ModelSession[Any], step: Callable[[], Result]) -> Result:
     """Take a step forward; the session's facts then say what its operators wrote for each other."""
     if not _is_countable(session):
         return step()
@@ -86,7 +86,7 @@ def count_results(session: ModelSession, step: Callable[[], Result]) -> Result:
     return result
 
 
-def _is_countable(session: ModelSession) -> bool:
+def _is_countable(session: ModelSession[Any]) -> bool:
     """Compiled operators are fused, and 8-bit values are not plain tensors: neither shows what it writes."""
     return not session.compiled and not session.parameters.precision.startswith("fp8")
 

@@ -11,10 +11,10 @@ from pydantic import Field
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
 from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
-from paceline.benchmarks._model.measuring import COMMON, add_trace, measure_steps, time_once
+from paceline.benchmarks._model.measuring import COMMON, add_trace, measure_steps
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_results
-from paceline.benchmarks.ranks import join
+from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.record import RecordWarning, Result
 from paceline.devices import Device, open_device
@@ -55,49 +55,42 @@ class Inference(ModelBenchmark[InferenceParameters]):
             with caught_warnings(parameters.deterministic) as caught:
                 reference = None
                 if parameters.deterministic:
-                    other = Predictor(open_session(spec, parameters, device, "inference"))
-                    other.load(size, ranks.rank)
+                    other = Predictor(open_session(spec, parameters, device, ranks, "inference"))
+                    other.load(size)
                     reference = _flat(other.step())
                     del other
-                predictor = Predictor(open_session(spec, parameters, device, "inference"))
-                predictor.load(size, ranks.rank)
-                context.report(Progress(phase="compiling" if predictor.session.compiled else "first step"))
-                first_seconds = time_once(predictor.session, predictor.step)
-                output = count_results(predictor.session, predictor.step)
+                predictor = Predictor(open_session(spec, parameters, device, ranks, "inference"))
+                predictor.load(size)
+                session = predictor.session
+                context.report(Progress(phase="compiling" if session.compiled else "first step"))
+                first_seconds = session.time_first(predictor.step)
+                output = count_results(session, predictor.step)
                 if reference is not None:
                     compare_runs(*_differing(reference, _flat(output)), parameters.seed, caught)
             is_finite = all(bool(edge.isfinite()) for part in float_tensors(output) for edge in part.aminmax())
             del output
-            if predictor.session.compiled and ranks.world_size == 1:
-                compare_outputs(predictor.session, predictor.step, exact=parameters.precision == "fp32")
-            is_first = reference is None and parameters.batch_size != "auto"  # otherwise something ran before it
+            if session.compiled and ranks.world_size == 1:
+                compare_outputs(session, predictor.step, exact=parameters.precision == "fp32")
             step = device.capture(predictor.step) if parameters.graph else predictor.step
-            result = measure_steps(
-                predictor.session,
-                step,
-                predictor.session.work(size, training=False),
-                first_seconds if is_first else None,
-                in_flight=parameters.in_flight,
-                ranks=ranks,
-                context=context,
-            )
+            result = measure_steps(session, step, session.work(size, training=False), first_seconds, context)
             if reference is not None:
                 result.facts["deterministic"] = "the first outputs are the same twice"
             if not is_finite:
                 remedy = "use bf16 or fp32; a step that computes nothing sensible may take another time"
                 message = "the model's output is not finite"
                 result.warnings.append(RecordWarning(kind="diverged", message=message, remedy=remedy))
-            add_trace(result, step, device, in_flight=parameters.in_flight, ranks=ranks, context=context)
+            add_trace(result, session, step, context)
         return result
 
 
 class Predictor:
     """A session that runs forward, and its batch."""
 
-    def __init__(self, session: ModelSession) -> None:
+    def __init__(self, session: ModelSession[InferenceParameters]) -> None:
         import torch
 
         self.session = session
+        session.in_flight = session.parameters.in_flight
         module = session.workload.module
         if has_batch_norm(module):
             settle_batch_norm(module, session.batch(SETTLING_ROWS).inputs)
@@ -108,9 +101,9 @@ class Predictor:
         self._forward: Callable[..., Any] = torch.compile(module) if session.compiled else module
         self._inputs: tuple[Tensor, ...]  # there are none before load()
 
-    def load(self, size: int, rank: int = 0) -> None:
+    def load(self, size: int) -> None:
         """Put this rank's rows of the joined batch on the device, in the format of the weights."""
-        inputs = self.session.batch(size, first_row=rank * size).inputs
+        inputs = self.session.batch(size, first_row=self.session.ranks.rank * size).inputs
         if self._dtype is not None:
             inputs = tuple(t.to(self._dtype) if t.is_floating_point() else t for t in inputs)
         self._inputs = inputs
@@ -121,7 +114,7 @@ class Predictor:
 
 
 def _trial(spec: ModelSpec, device: Device, parameters: InferenceParameters) -> Callable[[int], None]:
-    predictor = Predictor(open_session(spec, parameters, device, "inference"))
+    predictor = Predictor(open_session(spec, parameters, device, Ranks(0, 1), "inference"))
 
     def attempt(size: int) -> None:
         predictor.load(size)

@@ -158,6 +158,11 @@ class MegatronParameters(Parameters):
     seed: int = Field(default=1234, ge=0, lt=2**31)
     """Seed of weights and data"""
 
+    @property
+    def all_iterations(self) -> int:
+        """Iterations of the whole training."""
+        return self.warm_up_iterations + self.iterations
+
     def batch_over(self, processes: int) -> int:
         """Samples of an iteration over so many ranks."""
         return self.global_batch_size or self.micro_batch_size * self._data_parallel(processes)
@@ -306,9 +311,9 @@ class MegatronGpt(Benchmark[MegatronParameters]):
                 environment = os.environ | launch_environment(context.case.target)
                 written = run_tool(command, on_line=follower.read_line, environment=environment)
             except ToolError as error:
-                raise explained(error, python, len(follower.seconds), follower.iterations) from None
+                raise explained(error, python, len(follower.seconds), parameters.all_iterations) from None
         batch = parameters.batch_over(processes)
-        log = _log.parse(f"{written.output}\n{written.errors}", follower.iterations, batch)
+        log = _log.parse(f"{written.output}\n{written.errors}", parameters.all_iterations, batch)
         result = _result(parameters, log, batch)
         first = parameters.warm_up_iterations + 1
         checkout = git(script.parent)
@@ -327,10 +332,8 @@ class MegatronGpt(Benchmark[MegatronParameters]):
         before, after = follower.before, follower.after
         if before is not None and after is not None:
             result.warnings += conditions.warnings(before, after)
-            result.facts["conditions"] = {
-                "before": before.model_dump(mode="json"),
-                "after": after.model_dump(mode="json"),
-            }
+            observed = {"before": before, "after": after}
+            result.facts["conditions"] = {name: one.model_dump(mode="json") for name, one in observed.items()}
         return result
 
 
@@ -343,10 +346,6 @@ class _LogFollower:
     seconds: dict[int, float] = field(default_factory=dict)  # of each iteration
     before: conditions.Conditions | None = None
     after: conditions.Conditions | None = None
-
-    @property
-    def iterations(self) -> int:
-        return self.parameters.warm_up_iterations + self.parameters.iterations
 
     def read_line(self, line: str) -> None:
         for iteration in _log.read_iterations(line):
@@ -362,7 +361,7 @@ class _LogFollower:
             # Looked at while the ranks are there, so that they are not taken for strangers.
             if iteration.number == self.parameters.warm_up_iterations:
                 self.before = conditions.observe(self.context.case.target)
-            elif iteration.number == self.iterations:
+            elif iteration.number == self.parameters.all_iterations:
                 self.after = conditions.observe(self.context.case.target)
 
 
@@ -431,13 +430,12 @@ def launch_command(python: str, processes: int, script: Path, arguments: Sequenc
 
 def script_arguments(parameters: MegatronParameters, processes: int, checkout: Path, config: Path | None) -> list[str]:
     """The arguments of pretrain_gpt.py; `config` is DeepSpeed's, where it is used."""
-    iterations = parameters.warm_up_iterations + parameters.iterations
     options = {
         **{name: getattr(parameters, parameter) for name, parameter in SIZES.items()},
         "--global-batch-size": parameters.batch_over(processes),
-        "--train-iters": iterations,
+        "--train-iters": parameters.all_iterations,
         "--log-interval": 1,
-        "--eval-interval": iterations + 1,
+        "--eval-interval": parameters.all_iterations + 1,
         **RECIPE,
     }
     arguments = [text for name, value in options.items() for text in (name, str(value))]
@@ -466,7 +464,7 @@ def deepspeed_config(parameters: MegatronParameters, processes: int) -> str:
     config: dict[str, Any] = {
         "train_batch_size": parameters.batch_over(processes),
         "train_micro_batch_size_per_gpu": parameters.micro_batch_size,
-        "steps_per_print": parameters.warm_up_iterations + parameters.iterations,
+        "steps_per_print": parameters.all_iterations,
         "gradient_clipping": CLIP,
         "zero_optimization": {"stage": parameters.zero_stage},
     }

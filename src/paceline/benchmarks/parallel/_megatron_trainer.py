@@ -108,27 +108,20 @@ _IN_A_LAYER = {
     "mlp.linear_fc2": "feed_forward.contract",
 }
 _AROUND = {
-    "gpt2": {
-        "embedding.word_embeddings.weight": "token_embedding.weight",
-        "embedding.position_embeddings.weight": "position_embedding.weight",
-        "decoder.final_layernorm.weight": "final_norm.weight",
-        "decoder.final_layernorm.bias": "final_norm.bias",
-        "output_layer.weight": "token_embedding.weight",
-    },
-    "bert": {
-        "embedding.word_embeddings.weight": "token_embedding.weight",
-        "embedding.position_embeddings.weight": "position_embedding.weight",
-        "embedding.tokentype_embeddings.weight": "type_embedding.weight",
-        # Pre-norm layers end with the norm that post-norm layers begin with.
-        "encoder.final_layernorm.weight": "embedding_norm.weight",
-        "encoder.final_layernorm.bias": "embedding_norm.bias",
-        "lm_head.dense.weight": "head_transform.weight",
-        "lm_head.dense.bias": "head_transform.bias",
-        "lm_head.layer_norm.weight": "head_norm.weight",
-        "lm_head.layer_norm.bias": "head_norm.bias",
-        "output_layer.weight": "token_embedding.weight",
-        "output_layer.bias": "head_bias",
-    },
+    "embedding.word_embeddings.weight": "token_embedding.weight",
+    "embedding.position_embeddings.weight": "position_embedding.weight",
+    "embedding.tokentype_embeddings.weight": "type_embedding.weight",
+    "decoder.final_layernorm.weight": "final_norm.weight",
+    "decoder.final_layernorm.bias": "final_norm.bias",
+    # BERT's: pre-norm layers end with the norm that post-norm layers begin with.
+    "encoder.final_layernorm.weight": "embedding_norm.weight",
+    "encoder.final_layernorm.bias": "embedding_norm.bias",
+    "lm_head.dense.weight": "head_transform.weight",
+    "lm_head.dense.bias": "head_transform.bias",
+    "lm_head.layer_norm.weight": "head_norm.weight",
+    "lm_head.layer_norm.bias": "head_norm.bias",
+    "output_layer.weight": "token_embedding.weight",
+    "output_layer.bias": "head_bias",
 }
 _EPSILON = {"gpt2": 1e-5, "bert": 1e-12}
 
@@ -182,7 +175,7 @@ def build_model(parameters: ParallelParameters, config: TransformerConfig, devic
     return model.to(device)  # type: ignore[no-any-return]
 
 
-def copy_weights(family: str, model: Any, ours: Mapping[str, Tensor]) -> None:
+def copy_weights(model: Any, ours: Mapping[str, Tensor]) -> None:
     """Give the model the weights of ours; each tensor-parallel rank takes its part."""
     ranks = parallel_state.get_tensor_model_parallel_world_size()
     rank = parallel_state.get_tensor_model_parallel_rank()
@@ -195,7 +188,7 @@ def copy_weights(family: str, model: Any, ours: Mapping[str, Tensor]) -> None:
                 number = getattr(model, block).layers[int(index)].layer_number - 1  # of the whole model, not this stage
                 whole = ours[f"blocks.{number}.{_IN_A_LAYER[module]}.{kind}"]
             else:
-                whole = ours[_AROUND[family][name]]
+                whole = ours[_AROUND[name]]
             # It is split along the one axis on which the part is shorter.
             axes = [axis for axis, length in enumerate(parameter.shape) if length != whole.shape[axis]]
             parameter.copy_(whole.chunk(ranks, axes[0])[rank] if axes else whole)
@@ -240,7 +233,7 @@ class MegatronTrainer:
             model_parallel_cuda_manual_seed(parameters.seed)
             self._config = transformer_config(parameters, fused=compiled)
             model = build_model(parameters, self._config, device.torch())
-            copy_weights(layout.model, model, dict(workload.module.named_parameters()))
+            copy_weights(model, dict(workload.module.named_parameters()))
             del workload, batch
             device.release_memory()  # the copied model's, which the record would count as reserved
             if layout.precision in ("fp16", "bf16"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -15,6 +13,7 @@ from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.network import FromNetwork
 from paceline.core.parameters import MeasuringParameters
+from paceline.core.transformer import SEQUENCES, Transformer, transformer
 
 if TYPE_CHECKING:
     from paceline.models.base import Batch, Workload
@@ -35,7 +34,7 @@ def build(parameters: ParallelParameters) -> Workload:
     }
     if parameters.layout.model == "gpt2":
         return build_gpt2(Gpt2Shape(**sizes))
-    return build_bert(BertShape(**sizes, masked=masked_tokens(parameters.tokens)))
+    return build_bert(BertShape(**sizes, masked=parameters.transformer.scored))
 
 
 def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> Batch:
@@ -44,60 +43,12 @@ def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> 
     return draw_rows(workload, parameters.seed, data_rank * size, size)
 
 
-def masked_tokens(tokens: int) -> int:
-    """How many of a sample's tokens BERT has to fill in: 15 %, rounded up to a multiple of 16."""
-    percent, multiple = 15, 16
-    return min(tokens, -(-tokens * percent // (100 * multiple)) * multiple)
-
-
-def step_flops(parameters: ParallelParameters) -> tuple[float, str]:
-    """FLOPs of one step over the whole batch, and the formula they are from."""
-    layout = parameters.layout
-    b, s, layers = layout.global_batch, parameters.tokens, layout.layers
-    h, v = parameters.hidden, parameters.padded_vocabulary
-    if layout.model == "gpt2":
-        flops = 72.0 * b * s * layers * h**2 * (1 + s / (12 * h) + v / (12 * layers * h))
-        return flops, (
-            "Megatron-LM's: 72 B s L h^2 (1 + s/(12h) + V/(12Lh)); causal attention counts half, forward and backward "
-            "as 3 x forward, recomputation not at all, V is the padded vocabulary"
-        )
-    m = masked_tokens(s)
-    flops = 72.0 * b * s * layers * h**2 * (1 + s / (6 * h) + (m / s) * v / (12 * layers * h))
-    return flops, (
-        "Megatron-LM's for full attention and a head over m of s tokens: 72 B s L h^2 (1 + s/(6h) + (m/s) V/(12Lh)); "
-        "forward and backward as 3 x forward, recomputation not at all, V is the padded vocabulary"
-    )
-
-
-def split_layers(parameters: ParallelParameters) -> list[int]:
-    """How many layers each stage has, so that the slowest one, which sets the pace, has as little as possible.
-
-    The head over the vocabulary is worth several layers; the last stage therefore has fewer of them.
-    """
-    tokens, hidden = parameters.tokens, parameters.hidden
-    causal = parameters.layout.model == "gpt2"
-    scored = tokens if causal else masked_tokens(tokens)
-    layer = 12 * hidden**2 + (1 if causal else 2) * tokens * hidden
-    head = scored / tokens * parameters.padded_vocabulary * hidden / layer
-    return balance(parameters.layout.layers, parameters.stages, head)
-
-
-def balance(layers: int, stages: int, head: float) -> list[int]:
-    """Give every stage one layer, and each further one to the stage with the least work."""
-    counts = [1] * stages
-    for _ in range(layers - stages):
-        work = [count + (head if stage == stages - 1 else 0.0) for stage, count in enumerate(counts)]
-        counts[work.index(min(work))] += 1
-    return counts
-
-
-def stage_ranges(counts: Sequence[int]) -> list[range]:
-    """Which layers each stage has."""
-    return [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
-
-
-SEQUENCE = {"gpt2": 1024, "bert": 512}
-VOCABULARY = {"gpt2": 50257, "bert": 21128}  # of the tokenizers, before padding
+FLOPS_FORMULA = {
+    "gpt2": "Megatron-LM's: 72 B s L h^2 (1 + s/(12h) + V/(12Lh)); causal attention counts half, forward and backward "
+    "as 3 x forward, recomputation not at all, V is the padded vocabulary",
+    "bert": "Megatron-LM's for full attention and a head over m of s tokens: 72 B s L h^2 (1 + s/(6h) + (m/s) V/(12Lh))"
+    "; forward and backward as 3 x forward, recomputation not at all, V is the padded vocabulary",
+}
 LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
 BERT_TOKENS = 104  # the mask token is the last of them
 LAYOUT_KEYS = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
@@ -242,15 +193,20 @@ class ParallelParameters(MeasuringParameters):
         return self.layout.pipeline * self.schedule_kind.stages_per_rank
 
     @property
+    def transformer(self) -> Transformer:
+        """The sizes of the model, and what follows from them."""
+        layout = self.layout
+        return transformer(layout.model, layout.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+
+    @property
     def tokens(self) -> int:
         """Tokens of a sample."""
-        return self.sequence or SEQUENCE[self.layout.model]
+        return self.sequence or SEQUENCES[self.layout.model]
 
     @property
     def padded_vocabulary(self) -> int:
         """Every tensor-parallel rank has the same part of it, a multiple of 128."""
-        multiple = 128 * self.layout.tensor
-        return -(-(self.vocabulary or VOCABULARY[self.layout.model]) // multiple) * multiple
+        return self.transformer.padded_vocabulary(self.layout.tensor)
 
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""

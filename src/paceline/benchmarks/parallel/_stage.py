@@ -25,7 +25,7 @@ class Mesh:
 
     layout: Layout
     rank: int = 0
-    device_mesh: Any = None
+    device_mesh: Any = None  # by the name of an axis, the ranks that differ from this one along it alone
     ends: Any = None  # the group of the first and the last pipeline rank, on these two alone
 
     @classmethod
@@ -42,10 +42,6 @@ class Mesh:
             group = distributed.new_group(pair)
             ends = group if rank in pair else ends
         return cls(layout, rank, device_mesh, ends)
-
-    def along(self, axis: str) -> Any:
-        """The mesh of the ranks that differ from this one along one axis only."""
-        return self.device_mesh[axis]
 
     @property
     def pipeline_rank(self) -> int:

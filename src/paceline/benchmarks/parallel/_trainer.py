@@ -23,8 +23,6 @@ from paceline.benchmarks.parallel._parameters import (
     ScheduleKind,
     build,
     draw,
-    split_layers,
-    stage_ranges,
     stages_of_rank,
 )
 from paceline.benchmarks.parallel._stage import TIED, Mesh, Recomputed, Stage
@@ -193,7 +191,7 @@ class ParallelTrainer:
         self.device = device
         self.mesh = mesh
         layout = parameters.layout
-        self.layers = split_layers(parameters)
+        self.layers = list(parameters.transformer.stage_layers(parameters.stages, layout.tensor))
         self.parameter_count = 0
         self.fp8_layers = 0
         self._batch: Batch | None = None
@@ -217,7 +215,7 @@ class ParallelTrainer:
                 parameters.schedule_kind,
                 ranks=layout.pipeline,
                 micro_batches=layout.micro_batches,
-                group=mesh.along("pipeline").get_group(),
+                group=mesh.device_mesh["pipeline"].get_group(),
                 device=device,
                 scaled=self.scaled,
             )
@@ -288,9 +286,10 @@ class ParallelTrainer:
         self.parameter_count = sum(one.numel() for one in workload.module.parameters())
         if self._batch is None:
             self._batch = draw(parameters, workload, self.mesh.data_rank).to(self.device.torch())
+        start = sum(self.layers[:index])
         stage = Stage(
             workload,
-            stage_ranges(self.layers)[index],
+            range(start, start + self.layers[index]),
             first=index == 0,
             last=index == parameters.stages - 1,
             autocast=partial(formats.autocast, layout.precision, self.device),
@@ -305,13 +304,13 @@ class ParallelTrainer:
                 emulate=not self.device.kind.is_accelerator,
             )
         if layout.tensor > 1:
-            split_stage(stage, self.mesh.along("tensor"), sequence=parameters.sequence_parallel)
+            split_stage(stage, self.mesh.device_mesh["tensor"], sequence=parameters.sequence_parallel)
         if layout.checkpointing:
             stage.recompute_layers(whole=layout.tensor == 1)
         if compiled:
             _compile_parts(stage, whole=layout.tensor == 1)
         if layout.data > 1:
-            _share_data(stage, self.mesh.along("data"), parameters)
+            _share_data(stage, self.mesh.device_mesh["data"], parameters)
         return stage
 
 

@@ -9,16 +9,12 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from paceline.benchmarks._model import session as formats
-from paceline.benchmarks._model.session import whether_to_compile
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.parallel import Parallel, Training
-from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.core.record import Result
 from paceline.devices import Device, open_device
-from paceline.models.base import set_fp32_mode
 
 if TYPE_CHECKING:
     from paceline.benchmarks.parallel._stage import Mesh
@@ -51,7 +47,6 @@ class MegatronCore(Parallel):
             is_installed = False
         if not is_installed:
             raise MissingDependency(PACKAGE, "install it: pip install 'paceline[megatron]'")
-        refuse(parameters)
         if parameters.layout.tensor > 1:
             # So that kernels and the tensor-parallel ranks' reductions run in the order in which they are issued.
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
@@ -66,14 +61,11 @@ class MegatronCore(Parallel):
             return super().measure(parameters, context)
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
-        layout = parameters.layout
-        formats.check(layout.precision, device, fp8_model=False, model=layout.model)
-        set_fp32_mode(layout.precision)
+        refuse(parameters)
+        training = super().prepare(parameters.model_copy(update={"graph": "off"}), device)
         # It compiles two small functions by itself: a bias with the GELU, and one with dropout and the residual.
-        fused, why_not = whether_to_compile(parameters.compile, device)
-        training = Training(device, parameters, compiled=fused, warnings=emulated(layout.precision, device))
-        if why_not:
-            training.facts["not_fused_because"] = why_not
+        why_not = training.facts.get("not_compiled_because")
+        training.facts = {"not_fused_because": why_not} if why_not else {}
         return training
 
     def trainer(self, training: Training, mesh: Mesh) -> Trainer:

@@ -25,11 +25,11 @@ from paceline.benchmarks._model.measuring import (
 from paceline.benchmarks._model.session import peak_of, whether_to_compile
 from paceline.benchmarks._model.traffic import counted, mesh_work
 from paceline.benchmarks.parallel._parameters import (
+    FLOPS_FORMULA,
     LAYOUT_KEYS,
     LEARNING_RATE,
     ParallelParameters,
     ideal_bubble,
-    step_flops,
 )
 from paceline.benchmarks.ranks import Ranks, emulated, join
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -126,7 +126,6 @@ def exposed(events: Sequence[TraceEvent], *, on_device: bool) -> tuple[int, int]
     return total, total - length(overlap(talking, computing))
 
 
-IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are recorded: enough to compare two layouts
 WATCHED_STEPS = 3  # after the measured ones, for the time in which stages compute
 
@@ -199,6 +198,7 @@ class Parallel(Benchmark[ParallelParameters]):
             from paceline.benchmarks.parallel._stage import Mesh
             from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
+            training.ranks = ranks
             context.report(Progress(phase="preparing"))
             mesh = Mesh.of(parameters.layout, ranks.rank, device.torch().type)
             trainer = self.trainer(training, mesh)
@@ -221,17 +221,15 @@ class Parallel(Benchmark[ParallelParameters]):
                 samples=layout.global_batch / layout.world_size,
                 sample_name="sequence",
                 tokens=layout.global_batch * parameters.tokens / layout.world_size,
-                flops=step_flops(parameters)[0] / layout.world_size,
+                flops=parameters.transformer.step_flops(layout.global_batch, layout.tensor) / layout.world_size,
                 peak=peak_of(device, layout.precision),
             )
-            result = measure_steps(
-                training, recorded.take, work, first_seconds, in_flight=IN_FLIGHT, ranks=ranks, context=context
-            )
+            result = measure_steps(training, recorded.take, work, first_seconds, context)
             if training.is_graph and peak is not None:
                 result.measurements.append(Measurement.of_value(DEVICE_MEMORY, peak[0]))
             result.measurements += _memory(trainer, result)
             result.measurements += _bubble(trainer, ranks)
-            result.measurements += _communication(trainer, ranks)
+            result.measurements += _communication(trainer, training)
             recorded.step()
             step_time = next(one for one in result.measurements if one.metric.name == STEP_TIME.name)
             result.measurements += [
@@ -246,7 +244,7 @@ class Parallel(Benchmark[ParallelParameters]):
             }
             result.warnings += loss_warnings(recorded.losses)
             result.warnings += scale_warnings(scale_before, trainer.loss_scale)
-            add_trace(result, recorded.take, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
+            add_trace(result, training, recorded.take, context)
         return result
 
     def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
@@ -299,7 +297,7 @@ class Parallel(Benchmark[ParallelParameters]):
             "data_parallel": parameters.shard if layout.data > 1 else "none",
             "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms "
             f"and biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
-            "flops_formula": step_flops(parameters)[1],
+            "flops_formula": FLOPS_FORMULA[layout.model],
             "threads": torch.get_num_threads(),
             "input": "synthetic, on the device before the timed region; no input pipeline is measured",
         }
@@ -387,15 +385,16 @@ def _bubble(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
     return [Measurement.of_samples(BUBBLE, shares)]
 
 
-def _communication(trainer: Trainer, ranks: Ranks) -> list[Measurement]:
+def _communication(trainer: Trainer, training: Training) -> list[Measurement]:
     """How long data travels in a step, and how much of that nothing hides."""
+    device, ranks, in_flight = training.device, training.ranks, training.in_flight
     if ranks.world_size == 1:
         return []
     ranks.meet()
-    has_gpu = trainer.device.kind.is_accelerator
+    has_gpu = device.kind.is_accelerator
     steps = STEPS - 1  # and one before them
     try:
-        taken = trace.take(trainer.step, trainer.device, steps=steps, in_flight=IN_FLIGHT, all_ready=ranks.all_agree)
+        taken = trace.take(trainer.step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
     except trace.TraceFailed:
         return []
     events = read_events(taken)

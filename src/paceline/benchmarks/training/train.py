@@ -17,7 +17,7 @@ from paceline.benchmarks._model.checks import (
     loss_warnings,
     scale_warnings,
 )
-from paceline.benchmarks._model.measuring import COMMON, LOSS, PHASES, add_trace, measure_steps, time_once
+from paceline.benchmarks._model.measuring import COMMON, LOSS, PHASES, add_trace, measure_steps
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_saved
 from paceline.benchmarks.ranks import Ranks, join
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import SGD
 
-IN_FLIGHT = 2
 TRACED_STEPS = 5  # whose losses are recorded: enough to see that it trains and to compare two computations
 
 
@@ -69,35 +68,27 @@ class Train(ModelBenchmark[TrainParameters]):
             with caught_warnings(parameters.deterministic) as caught:
                 reference = None
                 if parameters.deterministic:
-                    first = Trainer(open_session(spec, parameters, device, "train"), ranks)
+                    first = Trainer(open_session(spec, parameters, device, ranks, "train"))
                     first.load(size)
                     reference = [float(first.step()) for _ in range(TRACED_STEPS)]
                     del first
-                trainer = Trainer(open_session(spec, parameters, device, "train"), ranks)
+                trainer = Trainer(open_session(spec, parameters, device, ranks, "train"))
                 trainer.load(size)
-                context.report(Progress(phase="compiling" if trainer.session.compiled else "first step"))
+                session = trainer.session
+                context.report(Progress(phase="compiling" if session.compiled else "first step"))
                 losses: list[Tensor] = []
-                first_seconds = time_once(trainer.session, lambda: losses.append(trainer.step()))
-                losses.append(count_saved(trainer.session, trainer.step))
+                first_seconds = session.time_first(lambda: losses.append(trainer.step()))
+                losses.append(count_saved(session, trainer.step))
                 losses += [trainer.step() for _ in range(TRACED_STEPS - 2)]
                 trace = [float(loss) for loss in losses]
                 if reference is not None:
                     compare_runs(reference, trace, parameters.seed, caught)
-            if trainer.session.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
-                compare_gradients(trainer.session, trainer.gradients)
+            if session.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
+                compare_gradients(session, trainer.gradients)
             step = trainer.capture() if parameters.graph else trainer.step
             scale_before = trainer.loss_scale
-            is_first = reference is None and parameters.batch_size != "auto"  # otherwise something ran before it
-            result = measure_steps(
-                trainer.session,
-                step,
-                trainer.session.work(size, training=True),
-                first_seconds if is_first else None,
-                in_flight=IN_FLIGHT,
-                ranks=ranks,
-                context=context,
-                marks=trainer.marks if parameters.phases else None,
-            )
+            marks = trainer.marks if parameters.phases else None
+            result = measure_steps(session, step, session.work(size, training=True), first_seconds, context, marks)
             last_loss = float(trainer.step())
             result.measurements.append(Measurement.of_samples(LOSS, trace, statistic="single"))
             result.facts |= {"optimizer": f"{parameters.optimizer}, fused", "last_loss": last_loss}
@@ -105,34 +96,32 @@ class Train(ModelBenchmark[TrainParameters]):
                 result.facts["deterministic"] = f"the first {TRACED_STEPS} losses are the same twice"
             result.warnings += loss_warnings([*trace, last_loss])
             result.warnings += scale_warnings(scale_before, trainer.loss_scale)
-            add_trace(result, step, device, in_flight=IN_FLIGHT, ranks=ranks, context=context)
+            add_trace(result, session, step, context)
         return result
 
 
 class Trainer:
     """A session that trains: its optimizer, its loss scale and its batch."""
 
-    def __init__(self, session: ModelSession, ranks: Ranks) -> None:
+    def __init__(self, session: ModelSession[TrainParameters]) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
         self.session = session
-        self._ranks = ranks
         parameters = session.parameters
         workload = session.workload
         self.marks = workload.marks
-        apart = (isinstance(parameters, TrainParameters) and parameters.phases) or not workload.loss_compiles
+        apart = parameters.phases or not workload.loss_compiles
         both: torch.nn.Module = _with_loss(session, compiled=session.compiled and apart)
         self._both = both
-        optimizer = parameters.optimizer if isinstance(parameters, TrainParameters) else "adamw"
-        if optimizer == "adamw":
+        if parameters.optimizer == "adamw":
             self._optimizer: torch.optim.Optimizer = torch.optim.AdamW(
                 both.parameters(), lr=1e-4, fused=True, capturable=parameters.graph
             )
         else:
             self._optimizer = fused_sgd(list(both.parameters()))
         self._scaler = torch.amp.GradScaler(session.device.torch().type, enabled=parameters.precision == "fp16")
-        if ranks.world_size > 1:
+        if session.ranks.world_size > 1:
             ids = [session.device.torch()] if session.device.kind.is_accelerator else None
             both = DistributedDataParallel(both, device_ids=ids, gradient_as_bucket_view=True)
 
@@ -147,7 +136,7 @@ class Trainer:
 
     def load(self, size: int) -> None:
         """Put this rank's rows of the joined batch on the device."""
-        self._batch = self.session.batch(size, first_row=self._ranks.rank * size)
+        self._batch = self.session.batch(size, first_row=self.session.ranks.rank * size)
 
     def step(self) -> Tensor:
         """One training step; returns its loss, still on the device."""
@@ -180,7 +169,7 @@ class Trainer:
 
     def capture(self) -> Callable[[], object]:
         """The step as one CUDA graph; only what never waits for the host can be one."""
-        if self._scaler.is_enabled() or self._ranks.world_size > 1:
+        if self._scaler.is_enabled() or self.session.ranks.world_size > 1:
             raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
         if not self.session.workload.loss_compiles:
             raise Unsupported(f"the loss of {self.session.spec.name} goes to the host: use graph = false")
@@ -201,7 +190,7 @@ def fused_sgd(weights: list[nn.Parameter]) -> SGD:
     return optimizer
 
 
-def _with_loss(session: ModelSession, *, compiled: bool) -> nn.Module:
+def _with_loss(session: ModelSession[Any], *, compiled: bool) -> nn.Module:
     """Model and loss as one module, so that the weights of both are trained and reduced; compiled each by itself."""
     import torch
     from torch import nn
@@ -233,7 +222,7 @@ def _trial(spec: ModelSpec, device: Device, ranks: Ranks, parameters: TrainParam
     import torch
 
     # Alone, because a rank that runs out of memory inside a reduction would leave the others waiting.
-    trainer = Trainer(open_session(spec, parameters, device, "train"), Ranks(0, 1))
+    trainer = Trainer(open_session(spec, parameters, device, Ranks(0, 1), "train"))
     count = trainer.session.facts["parameter_count"] if ranks.world_size > 1 else 0
     buckets = torch.empty(count, device=device.torch())  # what the reduction will take as well
 

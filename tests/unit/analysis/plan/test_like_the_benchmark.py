@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.analysis.plan.memory import in_flight, stage_memory
-from paceline.analysis.plan.transformer import transformer
-from paceline.benchmarks.parallel._parameters import ParallelParameters, split_layers, step_flops
+from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.core.layout import Layout, ModelFamily
+from paceline.core.transformer import transformer
 
 WORDS = (
     "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g",
@@ -19,15 +19,13 @@ WORDS = (
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_layers_vocabulary_and_flops_are_those_of_the_benchmark(word: str) -> None:
+def test_the_model_is_that_of_the_benchmark(word: str) -> None:
     layout = Layout.parse(word).check()
     benchmark = ParallelParameters(case=word)
     model = transformer(layout.model, layout.layers)
-    assert list(model.stage_layers(layout.pipeline, layout.tensor)) == split_layers(benchmark)
+    assert model == benchmark.transformer
     assert model.padded_vocabulary(layout.tensor) == benchmark.padded_vocabulary
     assert model.sequence == benchmark.tokens
-    if layout.tensor == 1:  # the plan's MFU is of one vocabulary, however it is padded
-        assert model.step_flops(layout.global_batch) == pytest.approx(step_flops(benchmark)[0])
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -41,6 +39,7 @@ def test_layers_are_split_as_the_benchmark_splits_them(family: ModelFamily, hidd
             model=family, layers=layers, hidden=hidden, heads=hidden // 64, tensor=tensor, pipeline=3
         )
         word = benchmark.layout
-        assert list(model.stage_layers(3, tensor)) == split_layers(benchmark)
+        split = benchmark.transformer.stage_layers(benchmark.stages, tensor)
+        assert model.stage_layers(3, tensor) == split
         held = [stage_memory(model, word, stage).activations / in_flight(word, stage) for stage in range(3)]
-        assert held == pytest.approx([held[0] / split_layers(benchmark)[0] * one for one in split_layers(benchmark)])
+        assert held == pytest.approx([held[0] / split[0] * one for one in split])

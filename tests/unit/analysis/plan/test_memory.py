@@ -21,8 +21,8 @@ from paceline.analysis.plan.memory import (
     stage_memory,
     stage_parameters,
 )
-from paceline.analysis.plan.transformer import Transformer, transformer
 from paceline.core.layout import Layout
+from paceline.core.transformer import Transformer, transformer
 
 GPT2 = transformer("gpt2", 24)
 BERT = transformer("bert", 24)

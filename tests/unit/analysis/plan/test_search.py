@@ -22,10 +22,10 @@ from paceline.analysis.plan.search import (
     reasons,
 )
 from paceline.analysis.plan.timing import StepTime
-from paceline.analysis.plan.transformer import transformer
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.quantity import show_size
+from paceline.core.transformer import transformer
 from support.refused import refused
 
 GIB = 1024**3

@@ -18,8 +18,8 @@ from paceline.analysis.plan.timing import (
     send_time,
     step_time,
 )
-from paceline.analysis.plan.transformer import transformer
 from paceline.core.layout import Layout
+from paceline.core.transformer import transformer
 
 PLAIN = Cluster(
     gpus_per_node=8,

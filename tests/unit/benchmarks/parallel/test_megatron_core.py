@@ -366,7 +366,7 @@ def test_each_tensor_parallel_rank_takes_its_part_of_the_weights(monkeypatch: py
         "final_norm.bias": (3,),
     }
     ours = {name: torch.randn(shape) for name, shape in shapes.items()}
-    copy_weights("gpt2", model, ours)
+    copy_weights(model, ours)
     copied: Any = model.decoder.layers[0]
     part = slice(2 * rank, 2 * rank + 2)
     assert torch.equal(copied.mlp.linear_fc1.weight, ours["blocks.1.feed_forward.expand.weight"][part])

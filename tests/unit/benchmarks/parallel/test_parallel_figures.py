@@ -10,7 +10,7 @@ import torch
 
 from paceline.benchmarks._model.measuring import DEVICE_MEMORY, HOST_MEMORY
 from paceline.benchmarks.parallel import parallel
-from paceline.benchmarks.parallel._parameters import ParallelParameters, step_flops
+from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel._trainer import ParallelTrainer
 from paceline.benchmarks.parallel.parallel import Parallel, exposed
 from paceline.core.benchmark import Context
@@ -40,7 +40,7 @@ def test_a_measurement_of_one_rank_has_the_figures_of_its_layout() -> None:
     assert by_name["throughput_per_gpu"].derived_from == "step_time"
     assert by_name["throughput_per_gpu"].value == by_name["throughput"].value
     assert by_name["token_throughput"].work == 4 * 16
-    assert by_name["achieved_flops"].work == step_flops(parameters)[0]
+    assert by_name["achieved_flops"].work == parameters.transformer.step_flops(parameters.layout.global_batch)
     assert len(by_name["step_time"].samples) == 3
     losses = by_name["loss"].samples
     assert len(losses) == len(by_name["gradient_norm"].samples) == 5
@@ -297,9 +297,9 @@ def communication(
         return taken
 
     monkeypatch.setattr(trace, "take", take)
-    kind = SimpleNamespace(is_accelerator=has_gpu)
-    trainer = SimpleNamespace(step=lambda: None, device=SimpleNamespace(kind=kind))
-    figures = parallel._communication(cast("Any", trainer), cast("Any", Gathering([None] * others)))
+    device = SimpleNamespace(kind=SimpleNamespace(is_accelerator=has_gpu))
+    training = SimpleNamespace(device=device, ranks=Gathering([None] * others), in_flight=2)
+    figures = parallel._communication(cast("Any", SimpleNamespace(step=lambda: None)), cast("Any", training))
     return {one.metric.name: one.value for one in figures}, asked
 
 

@@ -61,7 +61,7 @@ def seen_of(layout: Layout) -> list[tuple[dict[str, list[int]], list[int] | None
     def seen(rank: int) -> tuple[dict[str, list[int]], list[int] | None]:
         mesh = Mesh.of(layout, rank, "cpu")
         assert mesh.rank == rank
-        along = {axis: mesh.along(axis).mesh.tolist() for axis in ("pipeline", "data", "tensor")}
+        along = {axis: mesh.device_mesh[axis].mesh.tolist() for axis in ("pipeline", "data", "tensor")}
         return along, None if mesh.ends is None else distributed.get_process_group_ranks(mesh.ends)
 
     return as_ranks(layout.world_size, seen)

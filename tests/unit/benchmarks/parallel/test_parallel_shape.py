@@ -8,42 +8,52 @@ import pytest
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from paceline.benchmarks.parallel._parameters import (
+    FLOPS_FORMULA,
     SCHEDULES,
     ParallelParameters,
-    balance,
     ideal_bubble,
-    masked_tokens,
-    split_layers,
-    stage_ranges,
     stages_of_rank,
-    step_flops,
 )
+from paceline.core.transformer import _share_out, transformer
 
 SMALL = {"layers": 3, "hidden": 12, "heads": 2, "sequence": 24, "vocabulary": 3456, "micro_batch": 2}
 
 
+def step_flops(parameters: ParallelParameters) -> float:
+    return parameters.transformer.step_flops(parameters.layout.global_batch, parameters.layout.tensor)
+
+
+def stage_layers(parameters: ParallelParameters) -> list[int]:
+    return list(parameters.transformer.stage_layers(parameters.stages, parameters.layout.tensor))
+
+
+def masked(tokens: int) -> int:
+    """How many of a sample's tokens BERT has to fill in."""
+    return transformer("bert", 1, sequence=tokens).scored
+
+
 def test_flops_of_gpt2_by_hand() -> None:
-    flops, formula = step_flops(ParallelParameters(model="gpt2", **SMALL))
+    flops = step_flops(ParallelParameters(model="gpt2", **SMALL))
     # forward of 2 x 24 tokens: three layers of 24 h^2 and half of 4 s h each, and a head of 2 h V; three times that
     layers = 48 * 3 * (24 * 144 + 2 * 24 * 12)
     head = 48 * 2 * 12 * 3456
     assert layers + head == 4_561_920
     assert flops == pytest.approx(3 * 4_561_920)
-    assert formula.startswith("Megatron-LM's: 72 B s L h^2 (1 + s/(12h) + V/(12Lh))")
+    assert FLOPS_FORMULA["gpt2"].startswith("Megatron-LM's: 72 B s L h^2 (1 + s/(12h) + V/(12Lh))")
 
 
 def test_flops_of_bert_count_all_of_attention_and_the_masked_part_of_the_head() -> None:
-    assert masked_tokens(24) == 16
-    flops, formula = step_flops(ParallelParameters(model="bert", **SMALL))
+    assert masked(24) == 16
+    flops = step_flops(ParallelParameters(model="bert", **SMALL))
     layers = 48 * 3 * (24 * 144 + 4 * 24 * 12)
     head = 2 * 16 * 2 * 12 * 3456
     assert flops == pytest.approx(3 * (layers + head))
-    assert "(m/s) V" in formula
+    assert "(m/s) V" in FLOPS_FORMULA["bert"]
 
 
 def test_flops_are_those_of_the_whole_batch_in_any_layout() -> None:
-    alone = step_flops(ParallelParameters(case="gpt2/nl24_fp16_1x1x1_mb4_gb64_1n1g"))[0]
-    spread = step_flops(ParallelParameters(case="gpt2/nl24_fp16_2x1x4_ac_mb4_gb64_1n8g"))[0]
+    alone = step_flops(ParallelParameters(case="gpt2/nl24_fp16_1x1x1_mb4_gb64_1n1g"))
+    spread = step_flops(ParallelParameters(case="gpt2/nl24_fp16_2x1x4_ac_mb4_gb64_1n8g"))
     assert alone == spread
     tokens = 64 * 1024
     by_hand = 72 * tokens * 24 * 1024**2 * (1 + 1024 / (12 * 1024) + 50304 / (12 * 24 * 1024))
@@ -51,18 +61,17 @@ def test_flops_are_those_of_the_whole_batch_in_any_layout() -> None:
 
 
 def test_fifteen_percent_are_masked() -> None:
-    assert [masked_tokens(tokens) for tokens in (512, 320, 32, 8)] == [80, 48, 16, 8]
+    assert [masked(tokens) for tokens in (512, 320, 32, 8)] == [80, 48, 16, 8]
 
 
 def test_the_stage_with_the_head_has_fewer_layers() -> None:
-    assert balance(24, 4, head=0.0) == [6, 6, 6, 6]
-    assert balance(24, 4, head=3.5) == [7, 7, 7, 3]
-    assert balance(4, 4, head=10.0) == [1, 1, 1, 1]
-    assert balance(7, 3, head=0.0) == [3, 2, 2]
-    gpt2 = split_layers(ParallelParameters(case="gpt2/nl24_fp16_1x1x4_ac_mb32_gb256_1n4g"))
+    assert _share_out(24, 4, head=0.0) == (6, 6, 6, 6)
+    assert _share_out(24, 4, head=3.5) == (7, 7, 7, 3)
+    assert _share_out(4, 4, head=10.0) == (1, 1, 1, 1)
+    assert _share_out(7, 3, head=0.0) == (3, 2, 2)
+    gpt2 = stage_layers(ParallelParameters(case="gpt2/nl24_fp16_1x1x4_ac_mb32_gb256_1n4g"))
     assert sum(gpt2) == 24
     assert gpt2[-1] < min(gpt2[:-1])
-    assert [list(layers) for layers in stage_ranges([2, 1])] == [[0, 1], [2]]
 
 
 def test_stages_go_round_the_ranks_or_down_and_up_again() -> None:
@@ -137,7 +146,7 @@ def order_of(name: str, ranks: int, micro_batches: int, stages_per_rank: int, ra
     ],
 )
 def test_a_head_is_worth_layers(parameters: dict[str, Any], counts: list[int]) -> None:
-    assert split_layers(ParallelParameters(**parameters)) == counts
+    assert stage_layers(ParallelParameters(**parameters)) == counts
 
 
 @pytest.mark.parametrize(("name", "ranks", "micro_batches"), [("gpipe", 1, 4), ("1f1b", 3, 3), ("gpipe", 3, 1)])
@@ -153,6 +162,6 @@ def test_the_formula_of_few_micro_batches_is_named() -> None:
     assert equal == (pytest.approx(3 / 11), "(p - 1) / (2 m + p - 1)")
 
 
-@pytest.mark.parametrize(("tokens", "masked"), [(106, 16), (107, 32), (213, 32), (214, 48), (16, 16), (15, 15), (1, 1)])
-def test_masked_tokens_are_a_multiple_of_sixteen_where_there_are_as_many(tokens: int, masked: int) -> None:
-    assert masked_tokens(tokens) == masked
+@pytest.mark.parametrize(("tokens", "count"), [(106, 16), (107, 32), (213, 32), (214, 48), (16, 16), (15, 15), (1, 1)])
+def test_masked_tokens_are_a_multiple_of_sixteen_where_there_are_as_many(tokens: int, count: int) -> None:
+    assert masked(tokens) == count

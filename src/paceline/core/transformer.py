@@ -69,13 +69,14 @@ class Transformer:
         vocabulary = self.padded_vocabulary(tensor)
         return float(TRAINING_FACTOR * samples * self.scored * 2 * self.hidden * vocabulary)
 
-    def step_flops(self, samples: int) -> float:
+    def step_flops(self, samples: int, tensor: int = 1) -> float:
         """Training FLOPs of a batch: 72 B s L h^2 (1 + s/(12 h) + V/(12 L h)), with s/(6 h) where not causal.
 
-        Megatron's formula; its last term counts only tokens that are scored. Recomputed activations are not counted:
-        they are a cost, not work.
+        Megatron's formula; its last term counts only tokens that are scored, over the vocabulary as it is padded for so
+        many tensor-parallel ranks. Recomputed activations are not counted: they are a cost, not work.
         """
-        return self.layers * (self.linear_flops(samples) + self.attention_flops(samples)) + self.head_flops(samples, 1)
+        of_layers = self.layers * (self.linear_flops(samples) + self.attention_flops(samples))
+        return of_layers + self.head_flops(samples, tensor)
 
     def stage_layers(self, stages: int, tensor: int) -> tuple[int, ...]:
         """How many layers each pipeline stage has: one each, and every further one goes to the stage with the least.
@@ -106,7 +107,12 @@ MASKED_ALIGNMENT = 16
 
 
 def transformer(
-    family: ModelFamily, layers: int, hidden: int = 1024, heads: int = 16, sequence: int | None = None
+    family: ModelFamily,
+    layers: int,
+    hidden: int = 1024,
+    heads: int = 16,
+    sequence: int | None = None,
+    vocabulary: int | None = None,
 ) -> Transformer:
     """A model of the family with the sizes that published comparisons of layouts use, unless given otherwise.
 
@@ -120,6 +126,6 @@ def transformer(
         hidden=hidden,
         heads=heads,
         sequence=tokens,
-        vocabulary=VOCABULARIES[family],
+        vocabulary=vocabulary or VOCABULARIES[family],
         scored=tokens if family == "gpt2" else min(tokens, masked),
     )
