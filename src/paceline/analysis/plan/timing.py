@@ -100,15 +100,15 @@ def send_time(cluster: Cluster, volume: float, where: RankPlacement) -> float:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step, as the average rank spends them; they add up to `total`."""
+    """Seconds of one step, as the average rank spends them, or of one micro-batch on one stage."""
 
     compute: float
     recompute: float  # activations computed again for the backward pass
     tensor: float  # sums over tensor-parallel ranks
     pipeline: float  # activations and their gradients handed to the next stage
-    bubble: float  # waiting for other stages: filling, draining, and for the slowest one
-    data: float  # sums of gradients over data-parallel ranks that do not hide behind the backward pass
-    optimizer: float
+    bubble: float = 0.0  # waiting for other stages: filling, draining, and for the slowest one
+    data: float = 0.0  # sums of gradients over data-parallel ranks that do not hide behind the backward pass
+    optimizer: float = 0.0
 
     @property
     def total(self) -> float:
@@ -122,20 +122,6 @@ class StepTime:
     def share(self, seconds: float) -> float:
         """A part of the step."""
         return seconds / self.total
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """Seconds of one micro-batch on one pipeline stage."""
-
-    compute: float
-    recompute: float
-    tensor: float
-    pipeline: float
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.recompute + self.tensor + self.pipeline
 
 
 def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
@@ -164,7 +150,7 @@ def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
     )
 
 
-def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> _Stage:
+def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> StepTime:
     layers = model.stage_layers(layout.pipeline, layout.tensor)[index]
     samples, ranks = layout.micro_batch, layout.tensor
     masked = 2 if model.causal and not cluster.skips_masked else 1  # computed for nothing, so no work of the model
@@ -175,7 +161,7 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
     sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))
     neighbours = (index > 0) + (index < layout.pipeline - 1)
     stages = RankPlacement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
-    return _Stage(
+    return StepTime(
         compute=in_layers + (in_head if index == layout.pipeline - 1 else 0.0),
         recompute=in_layers / TRAINING_FACTOR if layout.checkpointing else 0.0,
         tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
