@@ -33,10 +33,10 @@ def case_key(row: CaseRow) -> str:
 def case_details(row: CaseRow, *, is_open: bool) -> Details:
     """Everything that the page has of one case."""
     badges = list(warning_badges(row))
-    if not row.ok:
-        badges.append(
-            Badge(row.record.outcome.value, Tone.BAD) if row.failed else Badge("not possible here", Tone.PLAIN)
-        )
+    if row.failed:
+        badges.append(Badge(row.record.outcome.value, Tone.BAD))
+    elif not row.ok:
+        badges.append(Badge("not possible here", Tone.PLAIN))
     return Details(
         name=row.label,
         items=tuple(_items(row)),
