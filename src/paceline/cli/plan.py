@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from paceline.analysis.plan.calibrate import LIBAI, as_published
 from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
-from paceline.analysis.plan.timing import Cluster
-from paceline.analysis.plan.transformer import transformer
+from paceline.analysis.plan.timing import LIBAI, Cluster
+from paceline.analysis.plan.transformer import as_published, transformer
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily

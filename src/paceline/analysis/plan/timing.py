@@ -40,6 +40,28 @@ class Cluster:
     reduced_bytes: int = 4  # of a gradient on the wire
 
 
+# Nodes of eight V100; from `rate` on, as fitted to every throughput that LiBai published (tests/support/plan_fit.py).
+LIBAI = Cluster(
+    gpus_per_node=8,
+    memory=32 * 1024**3,
+    peak=125e12,
+    memory_bandwidth=900e9,
+    inter_latency=50e-6,
+    neighbours=4,
+    skips_masked=False,
+    reduced_bytes=2,
+    rate=6.23e13,
+    intra_bandwidth=7.43e10,
+    inter_bandwidth=2.18e10,
+    intra_latency=3.4e-4,
+    layer_overhead=1.99e-4,
+    head_cost=0.178,
+    attention_cost=4.4,
+    overlap=0.0291,
+    contention=0.944,
+)
+
+
 @dataclass(frozen=True)
 class RankPlacement:
     """Where the ranks of one axis of the mesh lie: every `stride`-th rank, `size` of them."""
@@ -167,8 +189,3 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
         tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
         pipeline=neighbours * send_time(cluster, output, stages),
     )
-
-
-def samples_per_second(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Of all GPUs together."""
-    return layout.global_batch / step_time(model, layout, cluster).total

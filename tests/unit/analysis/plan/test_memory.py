@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.calibrate import as_published, observations
 from paceline.analysis.plan.memory import (
     BUCKET,
     OUTSIDE,
@@ -21,8 +20,9 @@ from paceline.analysis.plan.memory import (
     stage_memory,
     stage_parameters,
 )
-from paceline.analysis.plan.transformer import Transformer, transformer
+from paceline.analysis.plan.transformer import Transformer, as_published, transformer
 from paceline.core.layout import Layout
+from support.plan_fit import observations
 
 GPT2 = transformer("gpt2", 24)
 BERT = transformer("bert", 24)
