@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from hardware_marks import marks
 
-from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.benchmarks import registry
 from paceline.core import case as categories
@@ -179,11 +178,10 @@ def _told(row: CaseRow, measurements: Sequence[Measurement]) -> list[Measurement
     return [m for m in measurements if m.metric.name not in sources or m.metric.name == primary]
 
 
-def _cell(measurement: Measurement | None) -> str:
+def _cell(figure: Measurement | None) -> str:
     """A value with its interval, or the word that it can have none."""
-    if measurement is None:
+    if figure is None:
         return ""
-    figure = Figure.of(measurement)
     shown = show_value(figure.value, figure.unit)
     if figure.relative is not None:
         return f"{shown} {half_width(figure.relative)}"

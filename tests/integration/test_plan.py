@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from paceline.analysis.plan.calibrate import LIBAI
 from paceline.analysis.plan.search import plan
+from paceline.analysis.plan.timing import LIBAI
 from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, ClusterRequest, _of_profile, compared
 from paceline.core.environment import Gpu
 from paceline.core.layout import Layout

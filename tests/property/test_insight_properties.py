@@ -45,7 +45,7 @@ def test_the_parts_of_the_lost_time_add_up_to_it(alone: float, together: float, 
     (found,) = scaling(summarize_run(run_of(records)).rows)
     last = found.largest
     assert last.efficiency == pytest.approx(alone / together)
-    assert all(loss.seconds > 0 for loss in last.losses)
+    assert all(seconds > 0 for seconds in last.losses.values())
     assert last.lost == pytest.approx(max(0.0, together - alone), rel=1e-6, abs=1e-9 * together)
 
 

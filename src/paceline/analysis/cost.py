@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from paceline.analysis.configuration import device_count, device_of, machine_of
 from paceline.analysis.figures import Reading
 from paceline.core.errors import InputError, unknown
+from paceline.core.profile import Price
 from paceline.core.quantity import parse_rate
 from paceline.core.record import Record
 from paceline.core.run import Run
@@ -20,19 +20,6 @@ THOUSAND = 1000.0
 _NUMBER = r"(\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+)"
 _AMOUNT = re.compile(rf"^\s*\$?\s*{_NUMBER}\s*(?:USD|\$)?\s*(?:(?:/|per)\s*(.*?))?\s*$")
 _CARBON = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(g|kg)?\s*(?:/\s*kWh)?\s*$")
-
-
-class Rented(Protocol):
-    """What a table of prices says of an instance."""
-
-    @property
-    def instance(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def per_device(self) -> float: ...
-    @property
-    def basis(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +56,7 @@ class Derived:
 class Prices:
     """Prices by source: what the user stated, then the record's, then a table."""
 
-    table: Mapping[str, Rented]
+    table: Mapping[str, Price]
     stated: tuple[StatedPrice, ...] = ()
 
     def of(self, record: Record, run: Run) -> HourlyPrice | None:
@@ -88,7 +75,7 @@ class Prices:
             return None
         return HourlyPrice(rows[0].per_device * count, _counted(f"{rows[0].instance}: {rows[0].basis}", count))
 
-    def fitting(self, device: str) -> list[Rented]:
+    def fitting(self, device: str) -> list[Price]:
         """The rows of the table that rent such a device."""
         return [row for row in self.table.values() if _words(row.device) <= _words(device)]
 
@@ -111,7 +98,7 @@ class Prices:
                 raise InputError("unknown-machine", message, where=where, key="--price", value=price.machine)
 
 
-def read_price(text: str, table: Mapping[str, Rented]) -> StatedPrice:
+def read_price(text: str, table: Mapping[str, Price]) -> StatedPrice:
     """A price as people write it: `2.5 USD/h`, `c7g.large`, `H100=3 USD/h`, `H100=p5.48xlarge`."""
     machine, separator, price = text.rpartition("=")
     if separator and not machine.strip():

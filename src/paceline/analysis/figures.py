@@ -13,7 +13,6 @@ from paceline.core.case import Case
 from paceline.core.grouping import group_by
 from paceline.core.metric import Metric
 from paceline.core.record import At, Measurement, Record
-from paceline.core.stats import Interval, Summary, resolves
 
 MOST_SETTINGS = 3  # more of them are not a name
 
@@ -107,60 +106,13 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One metric of a case, as a report shows it."""
-
-    metric: Metric
-    scope: str
-    at: At
-    value: float
-    interval: Interval | None
-    summary: Summary
-
-    @classmethod
-    def of(cls, measurement: Measurement) -> Figure:
-        """A measurement as a report shows it."""
-        one = measurement
-        return cls(one.metric, one.scope, one.at, one.value, one.interval, one.summary)
-
-    @property
-    def name(self) -> str:
-        return self.metric.name
-
-    @property
-    def unit(self) -> str:
-        return self.metric.unit
-
-    @property
-    def count(self) -> int:
-        """How many samples it rests on."""
-        return self.summary.count
-
-    @property
-    def relative(self) -> float | None:
-        """The interval's larger half-width as a part of the value."""
-        relative = self.interval.relative(self.value) if self.interval else math.inf
-        return relative if math.isfinite(relative) else None
-
-    @property
-    def is_estimate(self) -> bool:
-        """Whether it is one value that many observations gave together, and has no spread of its own."""
-        is_sure = self.interval is not None and self.interval.low == self.interval.high
-        return self.count > 1 and self.summary.minimum == self.summary.maximum and not is_sure
-
-    def percentile(self, name: str) -> float | None:
-        """A percentile, unless the samples are too few to distinguish it from their maximum."""
-        return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
-
-
-@dataclass(frozen=True)
 class SweepPoint:
     """What a case measured at one point of its sweep."""
 
     at: At
-    figures: tuple[Figure, ...]
+    figures: tuple[Measurement, ...]
 
-    def figure(self, name: str) -> Figure | None:
+    def figure(self, name: str) -> Measurement | None:
         return next((figure for figure in self.figures if figure.name == name), None)
 
 
@@ -194,5 +146,5 @@ def sweeps_of(record: Record) -> tuple[Sweep, ...]:
     sweeps = []
     for axes, measurements in group_by(measured, lambda one: tuple(one.at)).items():
         points = group_by(measurements, lambda one: tuple(one.at.values())).values()
-        sweeps.append(Sweep(axes, tuple(SweepPoint(same[0].at, tuple(map(Figure.of, same))) for same in points)))
+        sweeps.append(Sweep(axes, tuple(SweepPoint(same[0].at, tuple(same)) for same in points)))
     return tuple(sweeps)

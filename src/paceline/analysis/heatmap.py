@@ -12,13 +12,12 @@ from itertools import combinations
 from typing import Any
 
 from paceline.analysis.configuration import flattened
-from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.record import Outcome
+from paceline.core.record import Measurement
 from paceline.core.subject import BYTES
 
 MOSTLY = 0.75  # of a grid's cells have a case
@@ -42,7 +41,7 @@ class HeatmapCell:
 
     x: Coordinate
     y: Coordinate
-    figure: Figure | None = None
+    figure: Measurement | None = None
     row: CaseRow | None = None
     missing: str = ""  # why there is no figure: the outcome, "not run", or "no case"
     cause: str = ""  # in full
@@ -169,9 +168,10 @@ def _cell(x: Coordinate, y: Coordinate, cases: list[tuple[Case, CaseRow | None]]
     if good:  # of repetitions the middle one
         _, _, figure, row = sorted(good, key=lambda one: one[:2])[len(good) // 2]
         return HeatmapCell(x, y, figure, row)
-    bad = next((row for row in rows if row.outcome is not Outcome.OK), None)
+    bad = next((row for row in rows if not row.ok), None)
     if bad is not None:
-        return HeatmapCell(x, y, row=bad, missing=bad.outcome.value, cause=bad.cause.message if bad.cause else "")
+        cause = bad.record.cause.message if bad.record.cause else ""
+        return HeatmapCell(x, y, row=bad, missing=bad.record.outcome.value, cause=cause)
     return HeatmapCell(x, y, row=rows[0], missing=f"no {name}") if rows else HeatmapCell(x, y, missing=NOT_RUN)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
-from paceline.core.grouping import group_by
 from paceline.core.profile import Absent, Ceiling
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
@@ -252,8 +251,3 @@ def advice(placed: Placed) -> str:
     if placed.share >= NEAR:
         return "the units are busy: only a narrower precision, fewer operations or a faster device help"
     return "the units idle in part: a larger batch or size fills them; --profile shows which operators do not compute"
-
-
-def group_by_advice(placed: Sequence[Placed]) -> Mapping[str, list[Placed]]:
-    """Cases that need the same."""
-    return group_by(placed, advice)

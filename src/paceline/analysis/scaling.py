@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,14 +25,6 @@ _LAID_OUT = ("batch_size", "case", "data", "tensor", "pipeline", "global_batch")
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A part of the time that a step lost."""
-
-    name: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Scaled:
     """One case of a series."""
 
@@ -45,12 +37,12 @@ class Scaled:
     low: float  # of its interval
     high: float
     seconds: float | None  # of a step
-    losses: tuple[Loss, ...]  # which add up to the time that a step lost
+    losses: Mapping[str, float]  # seconds by what they went to, which add up to the time that a step lost
 
     @property
     def lost(self) -> float:
         """Seconds of a step beyond the ideal one."""
-        return sum(loss.seconds for loss in self.losses)
+        return sum(self.losses.values())
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ def _scaled(row: CaseRow, base: CaseRow, rule: Rule, *, mesh: str) -> Scaled:
         low, high = efficiency * max(0.0, 1 - math.hypot(*relative)), efficiency * (1 + math.hypot(*relative))
     step = row.figure("step_time") if rule != "bandwidth" else None
     seconds = step.summary.mean if step else None
-    losses = _losses(row, base, seconds, efficiency) if seconds else ()
+    losses = _losses(row, base, seconds, efficiency) if seconds else {}
     return Scaled(row, row.case.ranks, mesh, devices, _value(row), efficiency, low, high, seconds, losses)
 
 
@@ -148,11 +140,11 @@ def _devices(row: CaseRow) -> float:
     return float(row.case.ranks)
 
 
-def _losses(row: CaseRow, base: CaseRow, seconds: float, efficiency: float) -> tuple[Loss, ...]:
+def _losses(row: CaseRow, base: CaseRow, seconds: float, efficiency: float) -> dict[str, float]:
     """What is known of the lost time, in parts that add up to it; none where nothing was lost."""
     lost = seconds * (1 - efficiency)
     if lost <= 0 or row is base:
-        return ()
+        return {}
     base_step = base.figure("step_time")
     ideal_part = (seconds - lost) / base_step.summary.mean if base_step else 1.0
     now, before = _waits(row, seconds), _waits(base, base_step.summary.mean if base_step else 0.0)
@@ -160,13 +152,13 @@ def _losses(row: CaseRow, base: CaseRow, seconds: float, efficiency: float) -> t
     backward, base_backward = row.figure("backward_time"), base.figure("backward_time")
     if COMMUNICATION not in now and backward and base_backward:
         waits[REDUCTION] = backward.summary.mean - ideal_part * base_backward.summary.mean
-    losses, left = [], lost
+    losses, left = {}, lost
     for name, wait in waits.items():
         part = min(max(0.0, wait), left)
         if part > 0:
-            losses.append(Loss(name, part))
+            losses[name] = part
             left -= part
-    return (*losses, Loss(REST, left)) if left > 1e-9 * seconds else tuple(losses)
+    return losses | ({REST: left} if left > 1e-9 * seconds else {})
 
 
 def _waits(row: CaseRow, seconds: float) -> dict[str, float]:

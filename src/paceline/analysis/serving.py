@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.analysis.figures import Figure
 from paceline.analysis.summary import TAILS, CaseRow
 from paceline.core.grouping import group_by
+from paceline.core.record import Measurement
 from paceline.core.subject import REQUEST_STAGES
 
 DRAWN = 400  # points of a distribution at most
@@ -38,7 +38,7 @@ class Curve:
     loads: tuple[Load, ...]
 
     @property
-    def capacity(self) -> Figure | None:
+    def capacity(self) -> Measurement | None:
         """The largest rate that met the SLO, where it was searched."""
         return next((figure for row in self.rows if (figure := row.figure("capacity"))), None)
 
@@ -102,7 +102,7 @@ def distribution(row: CaseRow) -> Distribution | None:
     return Distribution(tuple(samples[indices].tolist()), tuple(parts.tolist()))
 
 
-def stages(row: CaseRow) -> dict[str, Figure]:
+def stages(row: CaseRow) -> dict[str, Measurement]:
     """The mean time of each part of a request, in the order that a request meets them; unknown ones follow."""
     times = _along(row, "stage", "stage_time")
     order = {name: number for number, name in enumerate(REQUEST_STAGES)}
@@ -115,7 +115,7 @@ def batches(row: CaseRow) -> dict[int, float]:
     return dict(sorted((int(float(size)), figure.value) for size, figure in shares.items()))
 
 
-def cold_start(row: CaseRow) -> dict[str, Figure]:
+def cold_start(row: CaseRow) -> dict[str, Measurement]:
     """The time of each part of the start, in its order."""
     return _along(row, "part", "cold_start")
 
@@ -195,7 +195,7 @@ def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:
     return tuple(sorted(loads, key=lambda load: load.offered))
 
 
-def _along(row: CaseRow, axis: str, name: str) -> dict[str, Figure]:
+def _along(row: CaseRow, axis: str, name: str) -> dict[str, Measurement]:
     """A metric at the points of one axis."""
     points = [point for sweep in row.sweeps if sweep.axes == (axis,) for point in sweep.points]
     return {str(point.at[axis]): figure for point in points if (figure := point.figure(name)) is not None}

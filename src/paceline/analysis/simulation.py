@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from paceline.analysis.summary import CaseRow
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
-from paceline.core.trace_breakdown import IDLE, TimeSpent
+from paceline.core.subject import StepTrace
+from paceline.core.trace_breakdown import IDLE
 
 MUCH = 0.2  # of a step: worth doing something about
 MOST = 0.5
@@ -24,44 +25,27 @@ class Traced:
     """One case that was to be traced."""
 
     row: CaseRow
-    spent: TimeSpent | None  # None if there is no trace, or an empty one
-    missing: str  # why not
-    file: str  # where the trace is stored; empty if it is not
-    no_file: str  # why not
-    size: int | None  # of the file, in bytes
-    slowdown: float | None  # a traced step over a measured one
+    trace: StepTrace
 
     @property
     def is_slowed(self) -> bool:
         """Whether tracing made the steps so much longer that the shares show it."""
-        return self.slowdown is not None and self.slowdown > SLOWED
+        return self.trace.slowdown is not None and self.trace.slowdown > SLOWED
 
 
 def traced(rows: Iterable[CaseRow]) -> list[Traced]:
     """The cases that were to be traced."""
-    return [
-        Traced(
-            row=row,
-            spent=trace.spent,
-            missing=trace.missing or ("" if trace.spent else "nothing was kept of it"),
-            file=trace.file,
-            no_file=trace.no_file,
-            size=trace.bytes,
-            slowdown=trace.slowdown,
-        )
-        for row in rows
-        if (trace := row.record.trace) is not None
-    ]
+    return [Traced(row, row.record.trace) for row in rows if row.record.trace is not None]
 
 
-def advice(one: Traced) -> tuple[str, ...]:
+def advice(trace: StepTrace) -> tuple[str, ...]:
     """What would make the step shorter, where the shares show it plainly."""
-    if one.spent is None:
+    if trace.spent is None:
         return ()
-    shares = one.spent.shares
+    shares = trace.spent.shares
     remedies = []
-    if one.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
-        ways = ["a larger batch", *(one.row.record.trace.switches if one.row.record.trace else ())]
+    if trace.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
+        ways = ["a larger batch", *trace.switches]
         remedies.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
     if shares.get("communication", 0.0) >= MUCH:
         remedies.append(

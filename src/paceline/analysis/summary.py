@@ -10,11 +10,11 @@ from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from paceline.analysis.configuration import layout_of
-from paceline.analysis.figures import Figure, Sweep, SweepPoint, sweeps_of, unique_labels
+from paceline.analysis.figures import Sweep, SweepPoint, sweeps_of, unique_labels
 from paceline.core.case import Case, Category, is_micro, section_order
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
+from paceline.core.record import CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.core.subject import TAILS as TAILS
 
@@ -47,16 +47,12 @@ class CaseRow:
 
     record: Record
     label: str  # unique in the run
-    lead: Measurement | None  # what its headline is
+    headline: Measurement | None
 
     @cached_property
-    def headline(self) -> Figure | None:
-        return Figure.of(self.lead) if self.lead else None
-
-    @cached_property
-    def secondary(self) -> tuple[Figure, ...]:
+    def secondary(self) -> tuple[Measurement, ...]:
         """What else was measured of the whole case or of one rank, never of one point."""
-        return tuple(Figure.of(m) for m in self.record.measurements if m is not self.lead and not m.at)
+        return tuple(m for m in self.record.measurements if m is not self.headline and not m.at)
 
     @cached_property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -65,17 +61,14 @@ class CaseRow:
     @property
     def remedy(self) -> str:
         """What to do if it did not succeed; an error without a traceback was foreseen, and its message says that."""
-        if self.cause is None or self.ok or (self.cause.kind is CauseKind.ERROR and not self.cause.detail):
+        cause = self.record.cause
+        if cause is None or self.ok or (cause.kind is CauseKind.ERROR and not cause.detail):
             return ""
-        return REMEDIES[self.cause.kind]
+        return REMEDIES[cause.kind]
 
     @property
     def case(self) -> Case:
         return self.record.case
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.record.outcome
 
     @property
     def ok(self) -> bool:
@@ -87,22 +80,17 @@ class CaseRow:
         return not self.record.is_success
 
     @property
-    def cause(self) -> Cause | None:
-        return self.record.cause
-
-    @property
     def warnings(self) -> tuple[RecordWarning, ...]:
         return tuple(self.record.warnings)
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[Measurement, ...]:
         """Everything it measured as a whole, the headline first."""
         return ((self.headline,) if self.headline else ()) + self.secondary
 
-    def figure(self, name: str) -> Figure | None:
+    def figure(self, name: str) -> Measurement | None:
         """A metric of the whole case, by name."""
-        whole = (figure for figure in self.figures if not figure.scope and not figure.at)
-        return next((figure for figure in whole if figure.name == name), None)
+        return self.record.measurement(name)
 
     @property
     def point(self) -> SweepPoint | None:
@@ -251,20 +239,20 @@ def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
     return next((m for m in candidates if m is not None and len(m.samples) > 1), None)
 
 
-def _same(one: Figure | Measurement | None, other: Figure | Measurement) -> bool:
+def _same(one: Measurement | None, other: Measurement) -> bool:
     return one is not None and (one.metric, one.summary) == (other.metric, other.summary)
 
 
 def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
     groups: dict[tuple[str, ...], list[tuple[Measurement, CaseRow]]] = {}
     for row in rows:
-        if row.ok and row.lead is not None and math.isfinite(row.lead.value):
+        if row.ok and row.headline is not None and math.isfinite(row.headline.value):
             # That one model is faster than another is not news; that one way to run it is, is.
             layout = layout_of(row.record)
             given = row.case.parameters | ({"model": layout.model, "layers": layout.layers} if layout else {})
             work = [str(given.get(name, "")) for name in _WORK]
-            key = (row.case.benchmark, row.lead.metric.name, row.lead.metric.unit, *work)
-            groups.setdefault(key, []).append((row.lead, row))
+            key = (row.case.benchmark, row.headline.name, row.headline.unit, *work)
+            groups.setdefault(key, []).append((row.headline, row))
     made = []
     for (benchmark, *_), members in groups.items():
         metric = members[0][0].metric

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from paceline.analysis.plan.calibrate import LIBAI, as_published
 from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
-from paceline.analysis.plan.timing import Cluster
+from paceline.analysis.plan.timing import LIBAI, Cluster
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
 from paceline.core.quantity import parse_size, show_count, show_scaled, show_size
 from paceline.core.subject import FloatPrecision
-from paceline.core.transformer import transformer
+from paceline.core.transformer import as_published, transformer
 from paceline.devices import datasheet, device_count
 from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe

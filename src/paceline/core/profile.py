@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -90,3 +91,19 @@ class Profile(ProfilePart):
             ),
             None,
         )
+
+
+@dataclass(frozen=True)
+class Price:
+    """One kind of machine, or a part of one, to rent."""
+
+    instance: str
+    usd_per_hour: float
+    devices: int
+    device: str
+    basis: str  # whose price, from when
+
+    @property
+    def per_device(self) -> float:
+        """For an hour of one of its devices."""
+        return self.usd_per_hour / self.devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,7 +16,7 @@ from pydantic_core import CoreSchema
 
 from paceline.core.case import Case
 from paceline.core.metric import Merge, Metric
-from paceline.core.stats import Interval, Samples, Summary, summarize
+from paceline.core.stats import Interval, Samples, Summary, resolves, summarize
 from paceline.core.subject import At as At
 from paceline.core.subject import Description
 
@@ -139,6 +140,35 @@ class Measurement:
         if self.statistic == "single":
             return None
         return self.summary.median_interval if self.statistic == "median" else self.summary.mean_interval
+
+    @property
+    def name(self) -> str:
+        return self.metric.name
+
+    @property
+    def unit(self) -> str:
+        return self.metric.unit
+
+    @property
+    def count(self) -> int:
+        """How many samples it rests on."""
+        return self.summary.count
+
+    @property
+    def relative(self) -> float | None:
+        """The interval's larger half-width as a part of the value."""
+        relative = self.interval.relative(self.value) if self.interval else math.inf
+        return relative if math.isfinite(relative) else None
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether it is one value that many observations gave together, and has no spread of its own."""
+        is_sure = self.interval is not None and self.interval.low == self.interval.high
+        return self.count > 1 and self.summary.minimum == self.summary.maximum and not is_sure
+
+    def percentile(self, name: str) -> float | None:
+        """A percentile, unless the samples are too few to distinguish it from their maximum."""
+        return self.summary.percentiles.get(name) if resolves(self.count, float(name)) else None
 
     def sample_array(self) -> NDArray[np.float64]:
         """The samples for arithmetic."""

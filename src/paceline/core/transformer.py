@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from paceline.core.layout import ModelFamily
@@ -129,3 +129,8 @@ def transformer(
         vocabulary=vocabulary or VOCABULARIES[family],
         scored=tokens if family == "gpt2" else min(tokens, masked),
     )
+
+
+def as_published(model: Transformer) -> Transformer:
+    """As both systems train it: the head over every token, and equally many layers on each stage."""
+    return replace(model, scored=model.sequence, even_stages=True)

@@ -7,7 +7,6 @@ import math
 import re
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,29 +16,13 @@ from paceline.core.environment import Cpu, Environment, Gpu
 from paceline.core.errors import InputError, PacelineError, unknown
 from paceline.core.files import data_directory, write_atomic
 from paceline.core.probe import attempt
-from paceline.core.profile import Ceiling, GpuIdentity, Identity, Profile
+from paceline.core.profile import Ceiling, GpuIdentity, Identity, Price, Profile
 from paceline.devices import datasheet, describe_devices
 from paceline.devices.datasheet import pcie_bandwidth
 from paceline.machine import cpu
 
 NAME = "prices.csv"
 _COLUMNS = ("instance", "provider", "device", "devices", "usd_per_hour", "as_of", "source")
-
-
-@dataclass(frozen=True)
-class Price:
-    """One kind of machine, or a part of one, to rent."""
-
-    instance: str
-    usd_per_hour: float
-    devices: int
-    device: str
-    basis: str  # whose price, from when
-
-    @property
-    def per_device(self) -> float:
-        """For an hour of one of its devices."""
-        return self.usd_per_hour / self.devices
 
 
 def price_of(instance: str) -> Price:

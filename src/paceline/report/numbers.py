@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from paceline.analysis.figures import Figure
 from paceline.core.quantity import SCALED, show, show_count, show_size
-from paceline.core.record import At
+from paceline.core.record import At, Measurement
 from paceline.core.stats import Interval
 from paceline.report.text import humanize, one_line
 
@@ -82,7 +81,7 @@ def show_value(value: float, unit: str) -> str:
     return one_line(show(value, unit))
 
 
-def show_figure(figure: Figure) -> str:
+def show_figure(figure: Measurement) -> str:
     """A value with its half-width: `412 images/s ± 0.4 %`."""
     return f"{show_value(figure.value, figure.unit)} {half_width(figure.relative)}".rstrip()
 

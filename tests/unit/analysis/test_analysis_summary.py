@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.figures import Figure, unique_labels
+from paceline.analysis.figures import unique_labels
 from paceline.analysis.summary import headline_of, sampled, summarize_run, warning_marks
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
@@ -51,20 +51,19 @@ def test_the_whole_case_goes_before_its_ranks() -> None:
 
 
 def test_the_relative_half_width_is_the_larger_one() -> None:
-    times = Measurement.of_samples(STEP_TIME, [1.0, 1.0, 1.0, 2.0, 2.5, 4.0])
-    figure = Figure.of(times)
+    figure = Measurement.of_samples(STEP_TIME, [1.0, 1.0, 1.0, 2.0, 2.5, 4.0])
     assert figure.value == 1.5
     assert figure.interval is not None
     assert figure.relative == pytest.approx(max(figure.interval.high - 1.5, 1.5 - figure.interval.low) / 1.5)
 
 
 def test_a_single_value_and_a_zero_have_no_relative_half_width() -> None:
-    assert Figure.of(Measurement.of_value(STEP_TIME, 3.0)).relative is None
-    assert Figure.of(Measurement.of_samples(STEP_TIME, [0.0, 0.0, 0.0])).relative is None
+    assert Measurement.of_value(STEP_TIME, 3.0).relative is None
+    assert Measurement.of_samples(STEP_TIME, [0.0, 0.0, 0.0]).relative is None
 
 
 def test_percentiles_need_enough_samples() -> None:
-    few = Figure.of(Measurement.of_samples(STEP_TIME, [float(value) for value in range(20)]))
+    few = Measurement.of_samples(STEP_TIME, [float(value) for value in range(20)])
     assert few.percentile("50") == 9.5
     assert few.percentile("99") is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from paceline.analysis.cost import (
 )
 from paceline.analysis.figures import Reading
 from paceline.core.metric import Better, Metric
+from paceline.core.profile import Price
 from paceline.core.record import Measurement, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import Economy
@@ -30,21 +30,17 @@ from support.refused import refused
 from support.serving_records import rates_run
 
 
-@dataclass(frozen=True)
-class Row:
-    instance: str
-    device: str
-    per_device: float
-    basis: str = "list, 2026-01"
+def row_of(instance: str, device: str, per_device: float) -> Price:
+    return Price(instance, 2 * per_device, 2, device, "list, 2026-01")
 
 
 TABLE = {
     row.instance: row
     for row in (
-        Row("h200.one", "NVIDIA H200", 4.0),
-        Row("h100.big", "NVIDIA H100", 10.0),
-        Row("h100.small", "NVIDIA H100", 3.0),
-        Row("l4.one", "NVIDIA L4", 0.8),
+        row_of("h200.one", "NVIDIA H200", 4.0),
+        row_of("h100.big", "NVIDIA H100", 10.0),
+        row_of("h100.small", "NVIDIA H100", 3.0),
+        row_of("l4.one", "NVIDIA L4", 0.8),
     )
 }
 
@@ -240,7 +236,7 @@ def test_a_stated_price_is_of_the_devices_that_have_all_its_words(machine: str, 
 
 
 def test_prices_to_choose_from_are_named_with_the_word_that_chooses() -> None:
-    rows = [Row("one.x", "NVIDIA RTX 4090", 0.5), Row("two.x", "NVIDIA RTX 4090 24GB", 0.75)]
+    rows = [row_of("one.x", "NVIDIA RTX 4090", 0.5), row_of("two.x", "NVIDIA RTX 4090 24GB", 0.75)]
     source = trained("NVIDIA RTX 4090 24GB")
     prices = Prices({row.instance: row for row in rows})
     assert prices.fitting("NVIDIA RTX 4090") == rows[:1]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from paceline.analysis.figures import (
-    Figure,
     Reading,
     Sweep,
     SweepPoint,
@@ -137,13 +136,12 @@ def test_nothing_overlaps_what_has_no_end(lacking: int) -> None:
     assert Reading(2.0, 1.0, 3.0).overlaps(Reading(4.0, 3.0, 5.0)) is True
 
 
-def test_a_figure_is_its_measurement() -> None:
-    measurement = with_interval(2.0, 1.5, 2.2)
-    figure = Figure.of(measurement)
+def test_a_half_width_is_a_part_of_the_value() -> None:
+    figure = with_interval(2.0, 1.5, 2.2)
     assert (figure.name, figure.unit, figure.count, figure.value) == ("step_time", "s", 1, 2.0)
     assert figure.relative == pytest.approx(0.25)
-    assert Figure.of(Measurement.of_value(STEP_TIME, 2.0)).relative is None
-    assert Figure.of(with_interval(0.0, -1.0, 1.0)).relative is None
+    assert Measurement.of_value(STEP_TIME, 2.0).relative is None
+    assert with_interval(0.0, -1.0, 1.0).relative is None
 
 
 @pytest.mark.parametrize(
@@ -159,11 +157,11 @@ def test_a_figure_is_its_measurement() -> None:
     ],
 )
 def test_an_estimate_is_one_value_of_many_observations(measurement: Measurement, is_estimate: bool) -> None:
-    assert Figure.of(measurement).is_estimate is is_estimate
+    assert measurement.is_estimate is is_estimate
 
 
 def test_a_percentile_needs_samples_beyond_it() -> None:
-    few, many = (Figure.of(Measurement.of_samples(STEP_TIME, list(range(1, count)))) for count in (20, 21))
+    few, many = (Measurement.of_samples(STEP_TIME, list(range(1, count))) for count in (20, 21))
     assert few.percentile("95") is None
     assert many.percentile("95") == many.summary.percentiles["95"]
     assert many.percentile("99") is None

@@ -15,10 +15,10 @@ from paceline.analysis.roofline import (
     Rooflines,
     advice,
     device_of,
-    group_by_advice,
     rooflines,
 )
 from paceline.analysis.summary import summarize_run
+from paceline.core.grouping import group_by
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Outcome, Record, RecordWarning
 from paceline.core.subject import ShownCeiling, Subject, Work
@@ -241,7 +241,7 @@ def test_bytes_that_were_left_out_leave_memory_open_if_they_could_weigh_more(
 def test_cases_that_need_the_same_are_together() -> None:
     rates = [700.0, 100.0, 800.0]
     (drawn,) = all_of([working(rate, index=index) for index, rate in enumerate(rates)]).rooflines
-    groups = group_by_advice(drawn.placed)
+    groups = group_by(drawn.placed, advice)
     assert [[one.row.case.index for one in group] for group in groups.values()] == [[0, 2], [1]]
     assert list(groups) == [advice(drawn.placed[0]), advice(drawn.placed[1])]
 

@@ -38,54 +38,53 @@ def test_cases_without_a_trace_say_nothing() -> None:
 
 def test_a_traced_case() -> None:
     found = one(trace_facts(gpu_spent()))
-    assert found.spent == gpu_spent()
-    assert (found.file, found.size, found.missing) == ("~/traces/01.json.gz", 90_000, "")
+    assert found.trace.spent == gpu_spent()
+    assert (found.trace.file, found.trace.bytes, found.trace.missing) == ("~/traces/01.json.gz", 90_000, "")
     assert not found.is_slowed
     assert one(trace_facts(gpu_spent(), slowdown=1.4)).is_slowed
 
 
 def test_why_there_is_no_trace() -> None:
-    assert one({"trace": {"missing": "MemoryError: no more"}}).missing == "MemoryError: no more"
+    assert one({"trace": {"missing": "MemoryError: no more"}}).trace.missing == "MemoryError: no more"
     lost = one({"trace": {"missing": "the process ended"}, "cut_short": "the process was ended by SIGSEGV"})
-    assert lost.missing == "the process ended: the process was ended by SIGSEGV"
-    assert lost.spent is None
+    assert lost.trace.missing == "the process ended: the process was ended by SIGSEGV"
+    assert lost.trace.spent is None
 
 
 def test_facts_of_another_version_are_no_failure() -> None:
     found = one({"trace": {"spent": {"steps": "many"}, "file": "a.json.gz", "bytes": "large", "slowdown": None}})
-    assert found.spent is None
-    assert "another version" in found.missing
-    assert (found.file, found.size, found.slowdown) == ("a.json.gz", None, None)
+    assert found.trace.spent is None
+    assert "another version" in found.trace.missing
+    assert (found.trace.file, found.trace.bytes, found.trace.slowdown) == ("a.json.gz", None, None)
 
 
 def test_what_to_do_about_an_idle_device() -> None:
     idle = trace_facts(with_shares(idle=0.3))
-    assert advice(one(idle)) == (
+    assert advice(one(idle).trace) == (
         "the device waits for the host: give it more at once with a larger batch or --compile on or --graph",
     )
-    (compiled,) = advice(one(idle | {"compiled": True}, graph=True))
+    (compiled,) = advice(one(idle | {"compiled": True}, graph=True).trace)
     assert compiled.endswith("with a larger batch")
-    assert advice(one(trace_facts(with_shares(idle=0.3, on_device=False)))) == ()
+    assert advice(one(trace_facts(with_shares(idle=0.3, on_device=False))).trace) == ()
 
 
 def test_what_to_do_about_memory_and_communication() -> None:
-    (memory,) = advice(one(trace_facts(with_shares(memory=0.6))))
+    (memory,) = advice(one(trace_facts(with_shares(memory=0.6))).trace)
     assert memory.startswith("moving numbers takes longer than computing")
-    (waits,) = advice(one(trace_facts(with_shares(communication=0.25))))
+    (waits,) = advice(one(trace_facts(with_shares(communication=0.25))).trace)
     assert waits.startswith("communication is waited for")
 
 
 def test_a_good_step_needs_no_advice() -> None:
-    assert advice(one(trace_facts(with_shares(memory=0.2, idle=0.02)))) == ()
+    assert advice(one(trace_facts(with_shares(memory=0.2, idle=0.02))).trace) == ()
 
 
-def test_a_trace_of_which_nothing_is_left_says_so() -> None:
+def test_a_trace_of_which_nothing_is_left_needs_no_advice() -> None:
     (row,) = rows({})
     empty = dataclasses.replace(row, record=row.record.model_copy(update={"trace": StepTrace()}))
     (bare,) = traced([row, empty])
     assert bare.row is empty
-    assert (bare.spent, bare.missing) == (None, "nothing was kept of it")
-    assert advice(bare) == ()
+    assert advice(bare.trace) == ()
     assert not bare.is_slowed
 
 
@@ -98,7 +97,7 @@ def test_a_tenth_of_slowdown_is_not_to_be_seen_in_the_shares(slowdown: float, is
 def test_advice_begins_at_its_bound_and_needs_its_share(kind: str, bound: float) -> None:
     def advised(**shares: float) -> int:
         spent = gpu_spent().model_copy(update={"shares": shares, "on_device": True})
-        return len(advice(one(trace_facts(spent))))
+        return len(advice(one(trace_facts(spent)).trace))
 
     assert advised(**{kind: bound}) == 1
     assert advised(**{kind: bound - 0.01}) == 0

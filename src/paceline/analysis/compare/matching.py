@@ -102,7 +102,7 @@ def match(reference: Side, new: Side) -> Matched:
             taken = {id(pool) for pair in pairs for pool in pair}
             mine, theirs = ([pool for pool in pools if id(pool) not in taken] for pools in (mine, theirs))
     pairs.sort(key=lambda pair: pair[0].case.index)
-    labels = unique_labels([_plain(one.case) for one, _ in pairs])
+    labels = _labels(one for one, _ in pairs)
     taken = {id(pool) for pair in pairs for pool in pair}
     return Matched(
         matches=tuple(
@@ -160,12 +160,9 @@ def differences(one: Case, other: Case) -> tuple[Difference, ...]:
 
 
 def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:
-    return tuple(unique_labels([_plain(pool.case) for pool in pools]))
-
-
-def _plain(case: Case) -> Case:
-    """As the first repetition, so that a pool is not named after one of many."""
-    return case if case.repeat == 1 else case.model_copy(update={"repeat": 1})
+    """Names as of first repetitions, so that a pool is not named after one of many."""
+    cases = [pool.case for pool in pools]
+    return tuple(unique_labels([case if case.repeat == 1 else case.model_copy(update={"repeat": 1}) for case in cases]))
 
 
 UNKNOWN = "unknown"

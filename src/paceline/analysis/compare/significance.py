@@ -78,7 +78,7 @@ def ratios(
         Ratio(
             reference=reference,
             new=new,
-            value=_finite(ratio),
+            value=ratio if math.isfinite(ratio) else None,
             interval=Interval(low=low, high=high, confidence=confidence) if known else None,
             error=error if known else None,
             freedom=freedom,
@@ -232,7 +232,3 @@ def independent(series: Sequence[Samples]) -> Floats:
 @lru_cache(maxsize=4096)
 def _normal_reach(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.1), 0.999999) / 2.0)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -13,7 +13,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from paceline.core.errors import InputError
@@ -43,14 +43,7 @@ _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "bool": bool,
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "sum": sum,
-    "len": len,
-}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"bool": bool, "abs": abs, "min": min, "max": max, "sum": sum, "len": len}
 
 
 class Unanswerable(Exception):
@@ -240,13 +233,8 @@ class _Reader:
 
 def _comparison(operations: Sequence[Callable[[Any, Any], bool]], terms: Sequence[Term]) -> Term:
     def value(argument: Any) -> bool:
-        left = terms[0].value(argument)
-        for operation, term in zip(operations, terms[1:], strict=True):
-            right = term.value(argument)
-            if not operation(left, right):
-                return False
-            left = right
-        return True
+        pairs = pairwise(term.value(argument) for term in terms)  # no term is asked for once the answer is known
+        return all(operation(*pair) for operation, pair in zip(operations, pairs, strict=True))
 
     return Term(value, is_truth=True)
 

@@ -8,6 +8,7 @@ match anywhere in a name unless it begins with `^` or ends with `$`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ _CLASSES: dict[str, Test] = {
     "w": lambda char: char.isalnum() or char == "_",
     "s": str.isspace,
 }
+_COUNTED = re.compile(r"\{(?!\})(?P<low>[0-9]*)(,(?P<high>[0-9]*))?\}")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 
@@ -210,18 +212,15 @@ class _Compiler:
 
     def counted(self, start: int) -> tuple[int, int | None, int] | None:
         """`{3}`, `{2,}`, `{,4}` or `{2,4}` from `start` on, and where it ends; any other brace is a plain sign."""
-        end = self.source.find("}", start)
-        body = self.source[start + 1 : end] if self.source.startswith("{", start) and end > 0 else ""
-        low, comma, high = body.partition(",")
-        if not body or not all(part == "" or (part.isascii() and part.isdigit()) for part in (low, high)):
+        match = _COUNTED.match(self.source, start)
+        if match is None:
             return None
-        if not comma:
-            high = low
+        low, high = match["low"], match["low"] if match["high"] is None else match["high"]
         if max(len(low), len(high)) > 4 or max(int(low or 0), int(high or 0)) > MOST_REPEATS:
             raise self.refused("too-many-repeats", f"repeats more than {MOST_REPEATS} times")
         if high and int(low or 0) > int(high):
             raise self.refused("invalid-range", "repeats at least more than at most")
-        return int(low or 0), int(high) if high else None, end + 1
+        return int(low or 0), int(high) if high else None, match.end()
 
     def atom(self) -> tuple[_Part, bool]:
         char = self.take()

@@ -196,18 +196,6 @@ def _superbench_rule(name: str, entry: Any) -> Rule:
 Check = Literal["variance", "value", "multi", "failure"]
 FAILED = "FailedTest"  # the category of what failed or is missing, in SuperBench's word
 
-DEFAULT_RULES = """\
-name: default
-rules:
-  slower:
-    check: variance
-    worse_by: 5%
-    category: Performance
-  failed:
-    check: failure
-    category: FailedTest
-"""
-
 
 @dataclass(frozen=True)
 class Selector:
@@ -295,7 +283,8 @@ class RuleEntry(BaseModel):
 
 def default_rules() -> RuleSet:
     """What is asked unless a file says otherwise: nothing 5 % worse than the others, nothing failed or missing."""
-    return rules_from_text(DEFAULT_RULES, "the default rules")
+    slower = Rule("slower", "variance", "Performance", worse_by=0.05)
+    return RuleSet("default", (slower, Rule("failed", "failure", FAILED)))
 
 
 def read_rules(path: Path) -> RuleSet:

@@ -35,27 +35,10 @@ WORKSPACE = 64 * 1024**2  # of matrix products
 USABLE = 0.95  # of a GPU's memory: an allocator leaves gaps
 
 
-@dataclass(frozen=True)
-class _Widths:
-    """Bytes of one parameter or one number, as the table above has them."""
-
-    casts: int
-    whole: int
-    split: int
-    layer_input: int
-    vocabulary: int
-    vocabulary_split: int
-    working_split: int
-
-
+# Bytes of one parameter, as the table above has them.
 _PARAMETERS = 4
 _GRADIENTS = 4
 _OPTIMIZER = 8
-_WORKING_WHOLE = 4
-_WIDTHS = {
-    "16 bits": _Widths(casts=2, whole=8, split=24, layer_input=2, vocabulary=4, vocabulary_split=10, working_split=8),
-    "fp32": _Widths(casts=0, whole=16, split=48, layer_input=4, vocabulary=8, vocabulary_split=12, working_split=16),
-}
 
 
 @dataclass(frozen=True)
@@ -101,23 +84,23 @@ def rank_memory(model: Transformer, layout: Layout) -> RankMemory:
 
 def stage_memory(model: Transformer, layout: Layout, stage: int) -> RankMemory:
     """Of a rank on the pipeline stage of this index."""
-    widths = _WIDTHS["fp32" if layout.precision == "fp32" else "16 bits"]
+    width = 4 if layout.precision == "fp32" else 2  # bytes of a number as it is computed
     parameters = stage_parameters(model, layout, stage)
     numbers = layout.micro_batch * model.sequence * model.hidden
-    layer = numbers * (widths.whole + widths.split / layout.tensor)
-    of_layer = numbers * widths.layer_input if layout.checkpointing else layer
+    layer = numbers * (4 * width + 12 * width / layout.tensor)
+    of_layer = numbers * width if layout.checkpointing else layer
     layers = model.stage_layers(layout.pipeline, layout.tensor)[stage]
-    working = numbers * (_WORKING_WHOLE + widths.working_split / layout.tensor)
+    working = numbers * (4 + 4 * width / layout.tensor)
     vocabulary = 0.0
     if stage == layout.pipeline - 1:
         entries = model.padded_vocabulary(layout.tensor) / layout.tensor
-        width = widths.vocabulary if layout.tensor == 1 else widths.vocabulary_split
-        vocabulary = layout.micro_batch * model.scored * entries * width
+        of_entry = 2 * width if layout.tensor == 1 else width + 8
+        vocabulary = layout.micro_batch * model.scored * entries * of_entry
     buckets = 2 * min(BUCKET, parameters * _GRADIENTS) if layout.data > 1 else 0
     return RankMemory(
         stage=stage,
         parameters=parameters * _PARAMETERS,
-        casts=parameters * widths.casts,
+        casts=parameters * (0 if layout.precision == "fp32" else width),
         gradients=parameters * _GRADIENTS,
         optimizer=parameters * _OPTIMIZER,
         activations=in_flight(layout, stage) * (layers * of_layer),

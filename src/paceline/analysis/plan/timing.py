@@ -40,6 +40,28 @@ class Cluster:
     reduced_bytes: int = 4  # of a gradient on the wire
 
 
+# Nodes of eight V100; from `rate` on, as fitted to every throughput that LiBai published (tests/support/plan_fit.py).
+LIBAI = Cluster(
+    gpus_per_node=8,
+    memory=32 * 1024**3,
+    peak=125e12,
+    memory_bandwidth=900e9,
+    inter_latency=50e-6,
+    neighbours=4,
+    skips_masked=False,
+    reduced_bytes=2,
+    rate=6.23e13,
+    intra_bandwidth=7.43e10,
+    inter_bandwidth=2.18e10,
+    intra_latency=3.4e-4,
+    layer_overhead=1.99e-4,
+    head_cost=0.178,
+    attention_cost=4.4,
+    overlap=0.0291,
+    contention=0.944,
+)
+
+
 @dataclass(frozen=True)
 class RankPlacement:
     """Where the ranks of one axis of the mesh lie: every `stride`-th rank, `size` of them."""
@@ -100,15 +122,15 @@ def send_time(cluster: Cluster, volume: float, where: RankPlacement) -> float:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step, as the average rank spends them; they add up to `total`."""
+    """Seconds of one step, as the average rank spends them, or of one micro-batch on one stage."""
 
     compute: float
     recompute: float  # activations computed again for the backward pass
     tensor: float  # sums over tensor-parallel ranks
     pipeline: float  # activations and their gradients handed to the next stage
-    bubble: float  # waiting for other stages: filling, draining, and for the slowest one
-    data: float  # sums of gradients over data-parallel ranks that do not hide behind the backward pass
-    optimizer: float
+    bubble: float = 0.0  # waiting for other stages: filling, draining, and for the slowest one
+    data: float = 0.0  # sums of gradients over data-parallel ranks that do not hide behind the backward pass
+    optimizer: float = 0.0
 
     @property
     def total(self) -> float:
@@ -122,20 +144,6 @@ class StepTime:
     def share(self, seconds: float) -> float:
         """A part of the step."""
         return seconds / self.total
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """Seconds of one micro-batch on one pipeline stage."""
-
-    compute: float
-    recompute: float
-    tensor: float
-    pipeline: float
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.recompute + self.tensor + self.pipeline
 
 
 def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
@@ -164,7 +172,7 @@ def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
     )
 
 
-def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> _Stage:
+def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> StepTime:
     layers = model.stage_layers(layout.pipeline, layout.tensor)[index]
     samples, ranks = layout.micro_batch, layout.tensor
     masked = 2 if model.causal and not cluster.skips_masked else 1  # computed for nothing, so no work of the model
@@ -175,14 +183,9 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
     sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))
     neighbours = (index > 0) + (index < layout.pipeline - 1)
     stages = RankPlacement(layout.pipeline, layout.tensor * layout.data, layout.gpus)
-    return _Stage(
+    return StepTime(
         compute=in_layers + (in_head if index == layout.pipeline - 1 else 0.0),
         recompute=in_layers / TRAINING_FACTOR if layout.checkpointing else 0.0,
         tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
         pipeline=neighbours * send_time(cluster, output, stages),
     )
-
-
-def samples_per_second(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Of all GPUs together."""
-    return layout.global_batch / step_time(model, layout, cluster).total

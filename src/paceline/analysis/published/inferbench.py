@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
+from paceline.core.subject import ServedLoad
 
 TITLE = "Compared with InferBench's published figures"
 SOURCE = (
@@ -20,38 +21,29 @@ PLATFORMS = "The published platforms"
 
 def inferbench_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
     """A table of each model on a GPU, by batch, then the platforms; none where nothing was measured on one."""
-    is_ok = [record for record in records.records if record.load is not None and record.outcome is Outcome.OK]
-    ours = [record for record in is_ok if record.case.target != "cpu"]
+    is_ok = [record for record in records.records if record.outcome is Outcome.OK]
+    ours = [(record, record.load) for record in is_ok if record.load is not None and record.case.target != "cpu"]
     if not ours:
         return ()
     headers = ("Model", "Batch", "Samples/s", "p50", "p95", "p99", "GPU busy", "J per request", "J per sample", *THEIRS)
-    ordered = sorted(ours, key=lambda record: (record.subject.model or "", _is_shared(record), _batch(record)))
-    lines = [_line(record) for record in ordered]
-    source = SOURCE + (SHARED if any(map(_is_shared, ours)) else "")
+    ours.sort(key=lambda pair: (pair[0].subject.model or "", pair[1].is_shared_memory, pair[1].samples))
+    lines = [_line(record, load) for record, load in ours]
+    source = SOURCE + (SHARED if any(load.is_shared_memory for _, load in ours) else "")
     served = PublishedTable(TITLE, source, headers, named=2, lines=tuple(lines))
     facts = ("Platform", "Architecture", "Memory, GB", "fp32, TFLOP/s", "fp16, TFLOP/s", "Memory, GB/s")
     platforms = tuple(tuple(row.values()) for row in published_rows("inferbench_platforms"))
     return served, PublishedTable(PLATFORMS, "", facts, named=2, lines=platforms)
 
 
-def _is_shared(record: Record) -> bool:
-    """Whether requests were passed in memory that the server shares."""
-    return record.load is not None and record.load.is_shared_memory
-
-
-def _batch(record: Record) -> int:
-    return record.load.samples if record.load is not None else 1
-
-
-def _line(record: Record) -> tuple[str, ...]:
-    model, batch = record.subject.model or "", _batch(record)
+def _line(record: Record, load: ServedLoad) -> tuple[str, ...]:
+    model, batch = record.subject.model or "", load.samples
     precision = record.subject.precision or ""
     rate = record.measurement("sample_throughput" if batch > 1 else "throughput")
     latencies = [record.measurement(f"latency_{name}") for name in ("p50", "p95", "p99")]
     energy = record.measurement("energy_per_request")
     busy = record.measurement("gpu_utilisation")
     cells = [
-        f"{model} {precision}".strip() + (", shared memory" if _is_shared(record) else ""),
+        f"{model} {precision}".strip() + (", shared memory" if load.is_shared_memory else ""),
         str(batch),
         shown_rate(rate) if rate else "",
         *(f"{latency.value * 1e3:.3g} ms" if latency else "" for latency in latencies),

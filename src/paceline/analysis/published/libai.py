@@ -149,16 +149,16 @@ class _Measured:
     def cells(self, training: Training) -> tuple[str, ...]:
         """Ours, then each peer's with the ratio."""
         by_name = self._records.get(training, {})
-        ours = _typical(by_name.get(self._ours, []))
-        cells = [_cell(by_name.get(self._ours, []))]
+        ours, cell = _typical(by_name.get(self._ours, []))
+        cells = [cell]
         for peer in self._peers:
-            theirs = _typical(by_name.get(peer, []))
+            theirs, cell = _typical(by_name.get(peer, []))
             ratio = ""
             if ours and theirs:
-                (our_rate, is_ours_uncertain), (their_rate, is_theirs_uncertain) = ours, theirs
-                mark = " ?" if is_ours_uncertain or is_theirs_uncertain else ""
+                (our_rate, our_record), (their_rate, their_record) = ours, theirs
+                mark = " ?" if our_record.warnings or their_record.warnings else ""
                 ratio = _ratio(our_rate.value, their_rate.value) + mark
-            cells += [_cell(by_name.get(peer, [])), ratio]
+            cells += [cell, ratio]
         return tuple(cells)
 
 
@@ -178,24 +178,18 @@ def _lines(section: str, measured: _Measured) -> Iterator[tuple[str, ...]]:
                 yield model, training.label, *measured.cells(training), "", "", ""
 
 
-def _typical(records: Sequence[Record]) -> tuple[Measurement, bool] | None:
-    """The middle throughput of the repetitions that succeeded, and whether its record has warnings."""
+def _typical(records: Sequence[Record]) -> tuple[tuple[Measurement, Record] | None, str]:
+    """The middle throughput of the repetitions that succeeded with its record, and as a cell; or how they ended."""
     rates = [
-        (rate, bool(record.warnings))
+        (rate, record)
         for record in records
         if record.outcome is Outcome.OK and (rate := record.measurement("throughput")) is not None
     ]
-    rates.sort(key=lambda pair: pair[0].value)
-    return rates[(len(rates) - 1) // 2] if rates else None
-
-
-def _cell(records: Sequence[Record]) -> str:
-    """The figure with its interval; how it ended where it did not succeed."""
-    rate = _typical(records)
-    if rate is not None:
-        return shown_rate(rate[0])
-    ends = [record.outcome.value for record in records if record.outcome not in (Outcome.OK, Outcome.UNSUPPORTED)]
-    return ends[-1] if ends else ""
+    if not rates:
+        ends = [record.outcome.value for record in records if record.outcome not in (Outcome.OK, Outcome.UNSUPPORTED)]
+        return None, ends[-1] if ends else ""
+    middle = sorted(rates, key=lambda pair: pair[0].value)[(len(rates) - 1) // 2]
+    return middle, shown_rate(middle[0])
 
 
 def _ratio(ours: float, theirs: float) -> str:

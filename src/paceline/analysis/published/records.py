@@ -1,4 +1,7 @@
-"""Published figures as records, so that a run can be compared with them; they have no samples, hence no intervals."""
+"""Figures that others published: tables that put a run next to them, and records to compare it with.
+
+The records have no samples, hence no intervals.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
-from paceline.analysis.published.flashlight import GPUS, METRICS, NAMES
-from paceline.analysis.published.libai import PublishedRow, libai_rows
-from paceline.analysis.published.table import published_rows
+from paceline.analysis.published.flashlight import GPUS, METRICS, NAMES, flashlight_tables
+from paceline.analysis.published.inferbench import inferbench_tables
+from paceline.analysis.published.libai import PublishedRow, libai_rows, libai_tables
+from paceline.analysis.published.table import PublishedTable, published_rows
 from paceline.core.case import Case, Category
 from paceline.core.errors import unknown
 from paceline.core.metric import Better, Merge, Metric
@@ -19,7 +23,14 @@ from paceline.core.subject import Subject
 
 _PUBLISHED_AT = datetime(2022, 1, 1, tzinfo=UTC)  # the tables do not say when they were measured
 _PRECISIONS = {"FP32": "fp32", "AMP": "fp16"}
+_OF_SUITE = {"flashlight": flashlight_tables, "libai": libai_tables, "serving-batches": inferbench_tables}
 _TABLES = ("libai", "megatron", "flashlight")
+
+
+def published_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
+    """The tables that belong to the suite that was run; a run that measured nothing has none."""
+    make = _OF_SUITE.get(records.run.name)
+    return make(records) if make else ()
 
 
 def published_records(name: str) -> RunRecords:

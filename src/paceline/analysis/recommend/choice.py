@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import chain
 from typing import Literal
 
 from paceline.analysis.configuration import Configuration, labels, shared_choices
@@ -86,10 +87,8 @@ class Ranking:
 
 def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
     """The best point of each configuration, in order."""
-    names = names or name_configurations(points)
     good, bad = [], []
-    for key, group in grouped(points).items():
-        options = [option_of(point, group, question, names[key]) for point in group]
+    for options in weighed(points, question, names):
         allowed = [option for option in options if option.qualifies]
         if question.strict:
             allowed = [option for option in allowed if option.standing is OptionStanding.SURE]
@@ -101,15 +100,24 @@ def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str,
     return Ranking(options=tuple(good), rejected=tuple(sorted(bad, key=_nearness)))
 
 
-def grouped(points: Iterable[MeasuredLoad]) -> dict[str, list[MeasuredLoad]]:
+def weighed(
+    points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None
+) -> list[list[Option]]:
+    """Every point as an option, those of one configuration together."""
+    names = names or _names(point.configuration for point in points)
+    groups = _grouped(points).items()
+    return [[option_of(point, group, question, names[key]) for point in group] for key, group in groups]
+
+
+def _grouped(points: Iterable[MeasuredLoad]) -> dict[str, list[MeasuredLoad]]:
     """The points of each configuration, by its key."""
     return group_by(points, lambda point: point.configuration.key)
 
 
-def name_configurations(points: Iterable[MeasuredLoad]) -> dict[str, str]:
+def _names(configurations: Iterable[Configuration]) -> dict[str, str]:
     """A name for each configuration, by its key."""
-    configurations = {point.configuration.key: point.configuration for point in points}
-    return dict(zip(configurations, labels(list(configurations.values())), strict=True))
+    unique = {one.key: one for one in configurations}
+    return dict(zip(unique, labels(list(unique.values())), strict=True))
 
 
 def order(option: Option, question: Question) -> tuple[int, float, str]:
@@ -285,7 +293,7 @@ class Changes:
 
 def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
     """What lies around the choice."""
-    names = name_configurations(points)
+    names = _names(point.configuration for point in points)
     metrics = [bound.metric for bound in question.bounds if bound.is_explicit]
     looser = [flip for metric in metrics if (flip := _looser(points, ranking, question, metric, names))]
     best = ranking.best
@@ -296,11 +304,10 @@ def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question
     tied = [one.label for one in equals if relation(best, one) == "tied"]
     # What is better at what is asked, but not sure to meet the SLO.
     unsure = []
-    for key, group in grouped(points).items():
-        for option in (option_of(point, group, question, names[key]) for point in group):
-            if option.standing is OptionStanding.UNCERTAIN and option.score is not None:
-                is_better = order(option, question)[1] < order(best, question)[1]
-                unsure += [option] if is_better and relation(best, option) != "tied" else []
+    for option in chain.from_iterable(weighed(points, question, names)):
+        if option.standing is OptionStanding.UNCERTAIN and option.score is not None:
+            is_better = order(option, question)[1] < order(best, question)[1]
+            unsure += [option] if is_better and relation(best, option) != "tied" else []
     return Changes(
         rival=_rival(best, ranking.options[1], question) if len(ranking.options) > 1 else None,
         tied=tuple(tied),
@@ -365,7 +372,7 @@ def _looser(
     free = question.with_limit(metric, math.inf)
     sign = -1.0 if question.by == "goodput" else 1.0
     events: list[tuple[float, tuple[int, float, str], str, Reading]] = []
-    for key, group in grouped(points).items():
+    for key, group in _grouped(points).items():
         for point in group:
             reading = score(point, question)
             if reading is None or metric not in point.readings:
@@ -440,8 +447,7 @@ def recommend(evidence: Evidence, question: Question) -> Recommendation:
     ranking = rank(evidence.points, question)
     configurations = list({point.configuration.key: point.configuration for point in evidence.points}.values())
     # What was left out has names that distinguish it from the others.
-    every = {one.key: one for one in (*configurations, *(left_out.configuration for left_out in evidence.left_out))}
-    names = dict(zip(every, labels(list(every.values())), strict=True))
+    names = _names([*configurations, *(left_out.configuration for left_out in evidence.left_out)])
     return Recommendation(
         work=evidence.work,
         is_served=evidence.is_served,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -135,27 +134,26 @@ def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
 
 
 def _points(record: Record, run: Run, configuration: Configuration, prices: Prices) -> Iterator[MeasuredLoad]:
-    price = prices.of(record, run)
-    shared: dict[str, Any] = {
-        "configuration": configuration,
-        "price": price,
-        "no_price": "" if price else prices.why_unknown(record, run),
-        "warnings": tuple(dict.fromkeys(warning.kind for warning in record.warnings)),
-        "runs": (record.run_id,),
-    }
-    throughput = record.measurement("throughput")
+    price, throughput = prices.of(record, run), record.measurement("throughput")
     assert throughput is not None  # otherwise it is left out
-    energy = energy_of(record)
+    whole = MeasuredLoad(
+        configuration=configuration,
+        throughput=Reading.of(throughput),
+        readings=_steps(record),
+        unit=throughput.unit,
+        price=price,
+        no_price="" if price else prices.why_unknown(record, run),
+        energy=energy_of(record),
+        warnings=tuple(dict.fromkeys(warning.kind for warning in record.warnings)),
+        runs=(record.run_id,),
+    )
     if record.load is None:
-        unit, readings = throughput.metric.unit, _steps(record)
-        yield MeasuredLoad(throughput=Reading.of(throughput), readings=readings, unit=unit, energy=energy, **shared)
+        yield whole
         return
     offered = record.measurement("offered_rate")
     rate = float(record.load.rate) if record.load.rate else offered.value if offered else None
     readings, requests = _latencies(record, {})
-    whole = MeasuredLoad(
-        throughput=Reading.of(throughput), readings=readings, requests=requests, energy=energy, load=rate, **shared
-    )
+    whole = replace(whole, readings=readings, requests=requests, load=rate, unit="requests/s")
     yield whole
     for measurement in record.measurements:
         if measurement.metric.name == "throughput" and set(measurement.at) == {"rate"} and not measurement.scope:

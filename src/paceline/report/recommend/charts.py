@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.choice import (
-    Option,
-    OptionStanding,
-    Recommendation,
-    grouped,
-    name_configurations,
-    option_of,
-)
+from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation, weighed
 from paceline.core.quantity import show_count
 from paceline.report.charts import (
     ACCENT,
@@ -109,12 +103,10 @@ def trade_off(advice: Recommendation) -> Chart | None:
 
 def _scattered(advice: Recommendation) -> Chart | None:
     percentile, best = advice.question.percentile, advice.best
-    names = name_configurations(advice.points)
     options = [
-        option_of(point, group, advice.question, one_line(names[key]))
-        for key, group in grouped(advice.points).items()
-        for point in group
-        if percentile in point.readings
+        replace(option, label=one_line(option.label))
+        for option in chain.from_iterable(weighed(advice.points, advice.question))
+        if percentile in option.point.readings
     ]
     if not options:
         return None

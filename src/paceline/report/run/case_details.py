@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.analysis.figures import Figure
-from paceline.analysis.summary import CaseRow, headline_of, sampled
+from paceline.analysis.summary import CaseRow, sampled
 from paceline.core.quantity import show_duration
+from paceline.core.record import Measurement
 from paceline.core.stats import Interval
 from paceline.report.document import Badge, Cell, Column, Details, Finding, Item, Lines, Pairs, Table, Tone
 from paceline.report.numbers import half_width, show_value
@@ -33,8 +33,10 @@ def case_key(row: CaseRow) -> str:
 def case_details(row: CaseRow, *, is_open: bool) -> Details:
     """Everything that the page has of one case."""
     badges = list(warning_badges(row))
-    if not row.ok:
-        badges.append(Badge(row.outcome.value, Tone.BAD) if row.failed else Badge("not possible here", Tone.PLAIN))
+    if row.failed:
+        badges.append(Badge(row.record.outcome.value, Tone.BAD))
+    elif not row.ok:
+        badges.append(Badge("not possible here", Tone.PLAIN))
     return Details(
         name=row.label,
         items=tuple(_items(row)),
@@ -47,12 +49,12 @@ def case_details(row: CaseRow, *, is_open: bool) -> Details:
 
 def _items(row: CaseRow) -> Iterator[Item]:
     case, record = row.case, row.record
-    if row.cause:
-        yield Lines((row.cause.message,), Tone.TEXT)
-        if row.cause.detail:
-            yield Lines((row.cause.detail,), Tone.CODE)
+    if record.cause:
+        yield Lines((record.cause.message,), Tone.TEXT)
+        if record.cause.detail:
+            yield Lines((record.cause.detail,), Tone.CODE)
     yield from (Finding(warning.kind, (warning.message,), (warning.remedy,)) for warning in row.warnings)
-    source = sampled(record, headline_of(record))
+    source = sampled(record, row.headline)
     if chart := distribution(source) if source else None:
         yield chart
     yield from _figures(row.figures)
@@ -99,7 +101,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _figures(figures: Sequence[Figure]) -> Iterator[Item]:
+def _figures(figures: Sequence[Measurement]) -> Iterator[Item]:
     estimates, repeated, single = [], [], {}
     for figure in figures:
         name, unit, count = one_line(f"{humanize(figure.name)} {figure.scope}"), figure.unit, f"{figure.count:,}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.roofline import KnownCeilings
-from paceline.analysis.summary import RunSummary, headline_of, sampled, summarize_run
+from paceline.analysis.summary import RunSummary, sampled, summarize_run
 from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
 from paceline.core.run import RunRecords
@@ -76,7 +76,7 @@ def to_csv(rows: Rows) -> str:
 
 def _of_samples(summary: RunSummary) -> Iterator[tuple[Chart, str, Rows]]:
     for row in detailed_rows(summary):
-        source = sampled(row.record, headline_of(row.record))
+        source = sampled(row.record, row.headline)
         chart = distribution(source) if source is not None else None
         if source is None or chart is None:
             continue

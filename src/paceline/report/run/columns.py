@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow, RunSummary
 from paceline.core.case import Category, is_micro
 from paceline.core.quantity import show_count
+from paceline.core.record import Measurement
 from paceline.report.document import Badge, Cell, Column, Tone
 from paceline.report.numbers import half_width, percent, show_at, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
@@ -193,7 +193,7 @@ def _of(row: CaseRow, name: str) -> Cell:
     return _number(figure.value, figure.unit) if figure and figure is not row.headline else Cell()
 
 
-def _p99(figure: Figure | None) -> Cell:
+def _p99(figure: Measurement | None) -> Cell:
     """The tail of a time, where the samples are enough for it."""
     value = figure.percentile("99") if figure else None
     return _number(value, "s") if value is not None else Cell()
@@ -213,7 +213,7 @@ def _interval(row: CaseRow) -> Cell:
     return Cell(half_width(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
 
 
-def _between(figure: Figure) -> str:
+def _between(figure: Measurement) -> str:
     """The interval in full."""
     interval, unit = figure.interval, figure.unit
     if interval is None:

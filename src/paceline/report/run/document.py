@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Figure
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import CaseRow, Group, RunSummary, summarize_run
 from paceline.core.case import Category
@@ -22,6 +21,7 @@ from paceline.core.files import write_atomic
 from paceline.core.gc_pause import no_garbage
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count, show_duration
+from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
@@ -322,9 +322,10 @@ def _warnings(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
 
 def _failed(summary: RunSummary) -> Iterator[Finding]:
     for row in summary.failed:
-        rank = f" (rank {row.cause.rank})" if row.cause and row.cause.rank is not None else ""
-        cause = row.cause.message + rank if row.cause else "no cause was recorded"
-        yield Finding(row.label, (cause,), (row.remedy,) if row.remedy else (), row.outcome.value, case_key(row))
+        cause, outcome = row.record.cause, row.record.outcome.value
+        rank = f" (rank {cause.rank})" if cause and cause.rank is not None else ""
+        message = cause.message + rank if cause else "no cause was recorded"
+        yield Finding(row.label, (message,), (row.remedy,) if row.remedy else (), outcome, case_key(row))
     for case in summary.not_run:
         yield Finding(case.title or case.benchmark, status="not run", medium=Medium.FILES)
 
@@ -332,7 +333,7 @@ def _failed(summary: RunSummary) -> Iterator[Finding]:
 def _impossible(summary: RunSummary, medium: Medium) -> Iterator[Finding | Lines]:
     """What a machine cannot do has few remedies; they are said once, except in Markdown, whose lists stand alone."""
     for row in summary.impossible:
-        cause = row.cause.message if row.cause else "no cause was recorded"
+        cause = row.record.cause.message if row.record.cause else "no cause was recorded"
         todo = (row.remedy,) if row.remedy and medium is Medium.MARKDOWN else ()
         yield Finding(row.label, (cause,), todo, link=case_key(row))
     remedies = tuple(dict.fromkeys(row.remedy for row in summary.impossible if row.remedy))
@@ -387,6 +388,6 @@ def _cards(summary: RunSummary) -> Iterator[Card]:
                 yield replace(card, label=labels[group.best.case.index])
 
 
-def _card(figure: Figure, what: str, row: CaseRow) -> Card:
+def _card(figure: Measurement, what: str, row: CaseRow) -> Card:
     number, _, unit = show_value(figure.value, figure.unit).partition(" ")
     return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.warnings))

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
-from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
+from paceline.core.record import Measurement
 from paceline.report.charts import ACCENT, CONFIG, WARNING, Chart, Spec, interval_bars, names_axis
 from paceline.report.numbers import axis_scale, half_width, show_figure
 from paceline.report.text import heading, humanize, one_line
@@ -115,7 +115,7 @@ def _most_width(name: str) -> float:
     return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
 
 
-def _bar_text(row: CaseRow, figure: Figure, scale: float) -> str:
+def _bar_text(row: CaseRow, figure: Measurement, scale: float) -> str:
     kinds = ", ".join(dict.fromkeys(one_line(warning.kind) for warning in row.warnings))
     parts = [show_count(figure.value / scale), half_width(figure.relative), f"· {kinds}" if kinds else ""]
     return " ".join(part for part in parts if part)

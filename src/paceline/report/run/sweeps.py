@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Figure, Sweep
+from paceline.analysis.figures import Sweep
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
 from paceline.core.metric import Better, Metric
+from paceline.core.record import Measurement
 from paceline.report.document import Table
 from paceline.report.numbers import half_width, show_coordinate, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
@@ -49,7 +50,7 @@ def cold_start_table(rows: Sequence[CaseRow]) -> Table | None:
 
 
 def _side_by_side(
-    title: str, rows: Sequence[CaseRow], parts: Callable[[CaseRow], Mapping[str, Figure]], whole_from: int = 0
+    title: str, rows: Sequence[CaseRow], parts: Callable[[CaseRow], Mapping[str, Measurement]], whole_from: int = 0
 ) -> Table | None:
     """A line for each case with its parts; their sum where it has at least `whole_from` of them."""
     served = [(row, figures) for row in rows if row.case.category == Category.SERVING and (figures := parts(row))]

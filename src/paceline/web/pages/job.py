@@ -103,11 +103,11 @@ def _cases(records: RunRecords | None, progress: AttemptProgress, *, is_active: 
         line = CaseLine(index=case.index, title=title, state="running" if is_now else "waiting")
         row = rows.get(case.index)
         if row is not None:
-            line.state = row.outcome.value if row.record.is_final else INTERRUPTED
+            line.state = row.record.outcome.value if row.record.is_final else INTERRUPTED
             line.result = show_figure(row.headline) if row.headline else ""
             line.seconds = row.record.seconds
             line.warnings = list(dict.fromkeys(warning.kind for warning in row.warnings))
-            line.message = one_line(row.cause.message) if row.cause else ""
+            line.message = one_line(row.record.cause.message) if row.record.cause else ""
         lines.append(line)
     return lines
 

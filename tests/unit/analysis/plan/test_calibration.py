@@ -9,9 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.analysis.plan.calibrate import (
+from paceline.analysis.plan.timing import LIBAI, Cluster
+from paceline.analysis.published.table import published_rows
+from paceline.core.errors import PacelineError
+from support.docs_markdown import ROOT
+from support.plan_fit import (
     FREE,
-    LIBAI,
     NOISE,
     ROUNDS,
     START,
@@ -21,11 +24,8 @@ from paceline.analysis.plan.calibrate import (
     _least_squares,
     calibrate,
     observations,
+    samples_per_second,
 )
-from paceline.analysis.plan.timing import Cluster, samples_per_second
-from paceline.analysis.published.table import published_rows
-from paceline.core.errors import PacelineError
-from support.docs_markdown import ROOT
 
 FAMILIES = ("bert", "gpt2")
 MODELS = {"bert": "BERT", "gpt2": "GPT-2"}

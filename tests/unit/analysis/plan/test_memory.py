@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.calibrate import as_published, observations
 from paceline.analysis.plan.memory import (
     BUCKET,
     OUTSIDE,
@@ -22,7 +21,8 @@ from paceline.analysis.plan.memory import (
     stage_parameters,
 )
 from paceline.core.layout import Layout
-from paceline.core.transformer import Transformer, transformer
+from paceline.core.transformer import Transformer, as_published, transformer
+from support.plan_fit import observations
 
 GPT2 = transformer("gpt2", 24)
 BERT = transformer("bert", 24)

@@ -14,12 +14,11 @@ from paceline.analysis.plan.timing import (
     RankPlacement,
     StepTime,
     all_reduce_time,
-    samples_per_second,
     send_time,
     step_time,
 )
 from paceline.core.layout import Layout
-from paceline.core.transformer import transformer
+from support.plan_fit import samples_per_second
 
 PLAIN = Cluster(
     gpus_per_node=8,

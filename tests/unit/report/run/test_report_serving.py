@@ -8,7 +8,6 @@ import re
 import pytest
 from rich.console import Console
 
-from paceline.analysis.figures import Figure
 from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
@@ -200,7 +199,7 @@ def test_a_value_from_many_observations_has_an_interval_and_no_percentiles() -> 
     estimates = {figure.name for figure in row.figures if figure.is_estimate}
     assert {"capacity", "latency_p50", "latency_p99"} <= estimates
     assert not estimates & {"throughput", "latency", "offered_rate"}
-    assert not Figure.of(Measurement.of_samples(STEP_TIME, [0.1] * 20)).is_estimate
+    assert not Measurement.of_samples(STEP_TIME, [0.1] * 20).is_estimate
 
 
 def test_tables_of_parts_stand_side_by_side() -> None:

@@ -13,10 +13,11 @@ from paceline.analysis.roofline import (
     Roof,
     Roofline,
     Rooflines,
-    group_by_advice,
+    advice,
     rooflines,
 )
 from paceline.analysis.summary import RunSummary
+from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.report.charts import (
     ACCENT,
@@ -163,7 +164,7 @@ def _part(roofline: Roofline) -> SectionAnswer:
     more = [f"The first {MOST_LINES} of {len(placed):,} cases are listed."] if len(shown) < len(placed) else []
     todo = [
         text if len(cases) == len(placed) else f"{_names([one.row for one in cases])}: {text}"
-        for text, cases in group_by_advice(placed).items()
+        for text, cases in group_by(placed, advice).items()
     ]
     # Where the ceilings are from, with their warnings.
     sources: dict[str, list[str]] = {}

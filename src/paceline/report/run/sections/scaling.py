@@ -42,14 +42,14 @@ def scaling_parts(all_series: Sequence[ScalingSeries]) -> list[SectionAnswer]:
 
 
 def _part(series: ScalingSeries) -> SectionAnswer:
-    largest = max(series.largest.losses, key=lambda loss: loss.seconds, default=None)
+    name, seconds = max(series.largest.losses.items(), key=lambda loss: loss[1], default=("", 0.0))
     # Why the parts may be wrong: more than the ideal, for one, is a base that was held up.
     kinds = dict.fromkeys(one_line(warning.kind) for one in series.points for warning in one.row.warnings)
     return SectionAnswer(
         sentence=_sentence(series),
         chart=_chart(series),
         table=_table(series),
-        todo=(_TODO[largest.name],) if largest and _is_much(series.largest, largest.seconds) else (),
+        todo=(_TODO[name],) if _is_much(series.largest, seconds) else (),
         notes=tuple(_notes(series)),
         lines=tuple(f"{_named(one)}: {_kept(one)}{_went(one)}" for one in series.points[1:]),
         source=f"The cases have warnings: {', '.join(kinds)}." if kinds else "",
@@ -77,7 +77,7 @@ def _went(one: Scaled) -> str:
     """What the time was lost to, each as a part of the step."""
     if not one.losses or not one.seconds or not _is_much(one, one.lost):
         return ""
-    parts = [f"{share(loss.seconds / one.seconds)} {loss.name}" for loss in one.losses if _is_much(one, loss.seconds)]
+    parts = [f"{share(lost / one.seconds)} {name}" for name, lost in one.losses.items() if _is_much(one, lost)]
     return f"; lost of its step: {', '.join(parts)}" if parts else ""
 
 
@@ -114,7 +114,7 @@ def _notes(series: ScalingSeries) -> list[str]:
             f"Efficiency is the speed per {'core' if series.base.row.case.target == 'cpu' else 'rank'} as a part of "
             f"that with {_counted(series.base)}; its interval holds the uncertainty of both."
         )
-    names = {loss.name for one in series.points for loss in one.losses}
+    names = {name for one in series.points for name in one.losses}
     if {COMMUNICATION, SLOWER} & names:
         notes.append(
             "Exposed communication is the time in which data travels and nothing is computed, of the rank that waits "
@@ -127,16 +127,15 @@ def _table(series: ScalingSeries) -> Table:
     first = series.base.row.headline
     unit = first.unit if first else ""
     has_mesh = any(one.mesh for one in series.points)
-    names = list(dict.fromkeys(loss.name for one in series.points for loss in one.losses))
+    names = list(dict.fromkeys(name for one in series.points for name in one.losses))
     value = heading(humanize(first.name)) if first else "Value"
     step = ["Step"] if series.base.seconds else []
     mesh = ["Mesh"] if has_mesh else []
     headers = ("Ranks", *mesh, value, "Efficiency", *step, *(heading(name) for name in names))
     lines = []
     for one in series.points:
-        losses = {loss.name: loss.seconds for loss in one.losses}
         times = [one.seconds or None] if series.base.seconds else []
-        texts = [show_value(time, "s") if time is not None else "–" for time in [*times, *map(losses.get, names)]]
+        texts = [show_value(time, "s") if time is not None else "–" for time in [*times, *map(one.losses.get, names)]]
         meshes = [one.mesh] if has_mesh else []
         lines.append((str(one.ranks), *meshes, show_value(one.value, unit), _kept(one), *texts))
     return Table.of_lines(headers, lines, 2 if has_mesh else 1, "Efficiency over ranks")
@@ -192,11 +191,11 @@ def _losses(series: ScalingSeries) -> Spec:
     """Where a step's lost time went, beside the time that an ideal step takes."""
     timed = [one for one in series.best if one.seconds]
     scale, unit = axis_scale("s", max(one.lost for one in timed))
-    names = [name for name in _COLOURS if any(loss.name == name for one in timed for loss in one.losses)]
+    names = [name for name in _COLOURS if any(name in one.losses for one in timed)]
     values: list[Spec] = [
-        {"ranks": str(one.ranks), "name": loss.name, "place": names.index(loss.name), "value": loss.seconds / scale}
+        {"ranks": str(one.ranks), "name": name, "place": names.index(name), "value": seconds / scale}
         for one in timed
-        for loss in one.losses
+        for name, seconds in one.losses.items()
     ]
     colour = coloured(names, [_COLOURS[name] for name in names], field="name")
     if colour.get("legend"):

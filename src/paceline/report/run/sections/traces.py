@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
+from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
 from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, stacked_bars
 from paceline.report.document import Table
@@ -31,7 +32,8 @@ _COLOURS = dict(zip(_KINDS, (ACCENT, LINES[5], LINES[1], LINES[7], MUTED), stric
 
 def trace_parts(cases: Sequence[Traced]) -> list[SectionAnswer]:
     """One part for each traced case; before several of them, one that shows them side by side."""
-    idle = {index: one.spent.shares.get(IDLE, 0.0) for index, one in enumerate(cases) if one.spent is not None}
+    spents = [one.trace.spent for one in cases]
+    idle = {index: spent.shares.get(IDLE, 0.0) for index, spent in enumerate(spents) if spent is not None}
     chart = _chart([cases[index] for index in idle])
     if len(idle) < 2:
         return [_part(one, chart, most=TOP, notes=(f"{HOW_TO_OPEN}. {COUNTED}",)) for one in cases]
@@ -43,14 +45,14 @@ def trace_parts(cases: Sequence[Traced]) -> list[SectionAnswer]:
 
 
 def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> SectionAnswer:
-    label = one_line(one.row.label)
-    if one.spent is None:
+    label, trace, spent = one_line(one.row.label), one.trace, one.trace.spent
+    if spent is None:
         return SectionAnswer(
-            sentence=f"{label} was to be traced, but was not: {one_line(one.missing)}.",
-            notes=(f"{_where(one)}.",) if one.file else (),
-            lines=("The measurement stands.", one_line(one.file)) if one.file else (),
+            sentence=f"{label} was to be traced, but was not: {one_line(trace.missing or 'nothing was kept of it')}.",
+            notes=(f"{_where(trace)}.",) if trace.file else (),
+            lines=("The measurement stands.", one_line(trace.file)) if trace.file else (),
         )
-    spent, what = one.spent, "Kernel" if one.spent.on_device else "Operator"
+    what = "Kernel" if spent.on_device else "Operator"
     headers = (what, "Does", "Bound by", "Calls a step", "Time a step", "Share")
     lines = []
     for kernel in spent.kernels[:most]:
@@ -63,10 +65,10 @@ def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...]
         sentence=f"{label}: {sentence(spent)}",
         chart=chart,
         table=Table.of_lines(headers, lines, 3, f"Top {what.lower()}s"),
-        todo=advice(one),
+        todo=advice(trace),
         notes=(*_notes(one, spent), *notes),
         # A path alone fits into a line.
-        lines=(f"{what}s: {', '.join(top)}", one_line(one.file) or _where(one)),
+        lines=(f"{what}s: {', '.join(top)}", one_line(trace.file) or _where(trace)),
     )
 
 
@@ -93,24 +95,24 @@ def sentence(spent: TimeSpent) -> str:
     return "; ".join(parts) + "."
 
 
-def _where(one: Traced) -> str:
-    if not one.file:
-        return f"No trace is kept: {one_line(one.no_file) or 'there is no file'}"
-    size = f" ({show_size(one.size)})" if one.size is not None else ""
-    return f"Trace: {one_line(one.file)}{size}"
+def _where(trace: StepTrace) -> str:
+    if not trace.file:
+        return f"No trace is kept: {one_line(trace.no_file) or 'there is no file'}"
+    size = f" ({show_size(trace.bytes)})" if trace.bytes is not None else ""
+    return f"Trace: {one_line(trace.file)}{size}"
 
 
 def _notes(one: Traced, spent: TimeSpent) -> list[str]:
     what, within = ("kernels", "") if spent.on_device else ("operators", ", each without those within it")
     steps = "1 step" if spent.steps == 1 else f"{spent.steps} steps"
     notes = [
-        f"{_where(one)}. Based on {spent.kernel_names} {what}{within}, in {steps} of "
+        f"{_where(one.trace)}. Based on {spent.kernel_names} {what}{within}, in {steps} of "
         f"{show_value(spent.step_seconds, 's')} after the measured ones.",
     ]
-    if one.is_slowed and one.slowdown is not None:
+    if one.is_slowed:
         notes.append(
-            f"Traced steps took {one.slowdown:.1f} times as long as the measured ones, by tracing or by other load: "
-            f"short {what} and the time between them may be shown too large."
+            f"Traced steps took {one.trace.slowdown:.1f} times as long as the measured ones, by tracing or by other "
+            f"load: short {what} and the time between them may be shown too large."
         )
     return notes
 
@@ -126,7 +128,7 @@ def short_name(name: str, limit: int) -> str:
 
 
 def _chart(traces: Sequence[Traced]) -> Chart | None:
-    spents = [one.spent for one in traces if one.spent is not None]
+    spents = [one.trace.spent for one in traces if one.trace.spent is not None]
     if not spents:
         return None
     shared, names = told_apart([one_line(one.row.label) for one in traces])

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.analysis.simulation import traced
+from paceline.analysis.simulation import Traced, traced
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record
+from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import TimeSpent, time_spent
 from paceline.report import vega
 from paceline.report.run.document import show, to_html, to_markdown
@@ -88,6 +89,9 @@ def test_why_there_is_no_trace_is_said_once_and_beside_others() -> None:
     (alone,) = parts({"trace": {"missing": "MemoryError: no more"}})
     assert alone.sentence == "train model0 bf16 was to be traced, but was not: MemoryError: no more."
     assert (alone.chart, alone.table) == (None, None)
+    (row,) = summarize_run(run_of(records({}))).rows
+    (bare,) = trace_parts([Traced(row, StepTrace())])
+    assert bare.sentence == "train model0 bf16 was to be traced, but was not: nothing was kept of it."
     first, second = parts(trace_facts(gpu_spent()), {"trace": {"missing": "no kernel", "file": "a.json.gz"}})
     assert first.chart is not None
     assert second.lines == ("The measurement stands.", "a.json.gz")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.plan.timing import Cluster, samples_per_second
+from paceline.analysis.plan.timing import LIBAI, Cluster, step_time
 from paceline.analysis.published.libai import libai_rows
 from paceline.core.errors import PacelineError
 from paceline.core.layout import Layout
-from paceline.core.transformer import Transformer, transformer
+from paceline.core.transformer import Transformer, as_published, transformer
 
 Vector = NDArray[np.float64]
 
@@ -41,7 +41,6 @@ class _Free:
 
     name: str
     start: float  # what the datasheet says of a V100, or what a usual network has
-    libai: float  # as fitted to every row of LiBai's
     freedom: float
     part_of_one: bool = False
 
@@ -54,18 +53,23 @@ class _Free:
 
 
 FREE = (
-    _Free("rate", 50e12, 6.23e13, 2.0),
-    _Free("intra_bandwidth", 60e9, 7.43e10, 2.0),
-    _Free("inter_bandwidth", 12e9, 2.18e10, 2.0),
-    _Free("intra_latency", 20e-6, 3.4e-4, 2.0),
-    _Free("layer_overhead", 1e-4, 1.99e-4, 0.5),
-    _Free("head_cost", 1.0, 0.178, 1.0),
-    _Free("attention_cost", 2.0, 4.4, 1.0),
-    _Free("overlap", 0.5, 0.0291, 2.0, part_of_one=True),
-    _Free("contention", 0.3, 0.944, 2.0, part_of_one=True),
+    _Free("rate", 50e12, 2.0),
+    _Free("intra_bandwidth", 60e9, 2.0),
+    _Free("inter_bandwidth", 12e9, 2.0),
+    _Free("intra_latency", 20e-6, 2.0),
+    _Free("layer_overhead", 1e-4, 0.5),
+    _Free("head_cost", 1.0, 1.0),
+    _Free("attention_cost", 2.0, 1.0),
+    _Free("overlap", 0.5, 2.0, part_of_one=True),
+    _Free("contention", 0.3, 2.0, part_of_one=True),
 )
 # Where the observations say nothing about a number it stays where it starts; where they do, this much is no hindrance.
 NOISE = 0.03  # of an observation, as a part of it
+
+
+def samples_per_second(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """Of all GPUs together."""
+    return layout.global_batch / step_time(model, layout, cluster).total
 
 
 def calibrate(observations: Sequence[Observation], start: Cluster) -> Cluster:
@@ -113,19 +117,7 @@ def _least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vect
 
 System = Literal["libai", "megatron"]
 
-# Nodes of eight V100.
-_NODES: dict[str, Any] = {
-    "gpus_per_node": 8,
-    "memory": 32 * 1024**3,
-    "peak": 125e12,
-    "memory_bandwidth": 900e9,
-    "inter_latency": 50e-6,
-    "neighbours": 4,
-    "skips_masked": False,
-    "reduced_bytes": 2,
-}
-START = Cluster(**_NODES | {free.name: free.start for free in FREE})
-LIBAI = Cluster(**_NODES | {free.name: free.libai for free in FREE})
+START = replace(LIBAI, **{free.name: free.start for free in FREE})  # type: ignore[arg-type]
 
 
 def observations(system: System) -> list[Observation]:
@@ -136,8 +128,3 @@ def observations(system: System) -> list[Observation]:
             model = as_published(transformer(row.layout.model, row.layout.layers))
             unique.setdefault(row.layout, Observation(model, row.layout, float(getattr(row, system))))
     return list(unique.values())
-
-
-def as_published(model: Transformer) -> Transformer:
-    """As both systems train it: the head over every token, and equally many layers on each stage."""
-    return replace(model, scored=model.sequence, even_stages=True)
