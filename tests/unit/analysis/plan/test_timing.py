@@ -18,6 +18,7 @@ from paceline.analysis.plan.timing import (
     step_time,
 )
 from paceline.core.layout import Layout
+from paceline.core.transformer import transformer
 from support.plan_fit import samples_per_second
 
 PLAIN = Cluster(
