@@ -30,7 +30,6 @@ from paceline.report.document import (
     Card,
     Document,
     Finding,
-    Instance,
     Item,
     Lines,
     Medium,
@@ -46,8 +45,7 @@ from paceline.report.run.case_details import case_details, case_key
 from paceline.report.run.columns import CaseTable, case_tables, short_labels
 from paceline.report.run.overview import overview
 from paceline.report.run.section import report_sections
-from paceline.report.run.sweep_charts import sweep_charts
-from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_tables
+from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
 from paceline.report.text import humanize, one_line, told_apart, when
 
 if TYPE_CHECKING:
@@ -310,7 +308,7 @@ def _warnings(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
             yield Finding(f"{kind.mark} {kind.kind}", (f"in {', '.join(kind.labels)}",), ("; or ".join(kind.remedies),))
         else:
             instances = tuple(
-                Instance(row.label, case_key(row), warning.message)
+                Finding(row.label, (warning.message,), link=case_key(row))
                 for row in summary.rows
                 for warning in row.warnings
                 if warning.kind == kind.kind
