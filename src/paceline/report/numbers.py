@@ -8,7 +8,6 @@ a half-width of less than 0.1 % says only that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from paceline.analysis.figures import Figure
 from paceline.core.quantity import SCALED, show, show_count, show_size
@@ -66,9 +65,9 @@ def ratio(value: float | None) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else f"{value:.3g}"
 
 
-def between(interval: Interval | None, shown: Callable[[float], str] = ratio) -> str:
-    """From where to where, which need not be the same distance on both sides."""
-    return f"{shown(interval.low)} to {shown(interval.high)}" if interval else ""
+def between(interval: Interval | None) -> str:
+    """From where to where a ratio lies, which need not be the same distance on both sides."""
+    return f"{ratio(interval.low)} to {ratio(interval.high)}" if interval else ""
 
 
 def show_value(value: float, unit: str) -> str:

@@ -418,6 +418,12 @@ class Recommendation:
         return tuple(option for option in self.ranking.options if option.standing is OptionStanding.UNCERTAIN)
 
     @property
+    def weighed(self) -> list[Option]:
+        """Every point that was measured as an option, not only the best of each configuration."""
+        names, groups = name_configurations(self.points), grouped(self.points)
+        return [option_of(point, group, self.question, names[key]) for key, group in groups.items() for point in group]
+
+    @property
     def work_unit(self) -> str:
         """What is counted: requests, images."""
         return self.unit.removesuffix("/s") or "samples"

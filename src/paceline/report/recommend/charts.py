@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from paceline.analysis.recommend.choice import (
-    Option,
-    OptionStanding,
-    Recommendation,
-    grouped,
-    name_configurations,
-    option_of,
-)
+from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation
 from paceline.core.quantity import show_count
 from paceline.report.charts import TEXT, Bar, Chart, bars, coloured, framed, latency_scale, layer, quantity, slo_lines
 from paceline.report.numbers import MS, show_usd, show_value
@@ -37,12 +31,10 @@ def trade_off(advice: Recommendation) -> Chart | None:
 
 def _scattered(advice: Recommendation) -> Chart | None:
     percentile, best = advice.question.percentile, advice.best
-    names = name_configurations(advice.points)
     options = [
-        option_of(point, group, advice.question, one_line(names[key]))
-        for key, group in grouped(advice.points).items()
-        for point in group
-        if percentile in point.readings
+        replace(option, label=one_line(option.label))
+        for option in advice.weighed
+        if percentile in option.point.readings
     ]
     if not options:
         return None
@@ -65,7 +57,7 @@ def _scattered(advice: Recommendation) -> Chart | None:
         "y": quantity("latency", f"{percentile}, ms", height, **{"tickCount": 5} | scale["axis"]),
     }
     pairs = [(option, value) for option, value in zip(options, values, strict=True) if id(option.point) in labelled]
-    texts = _placed(pairs, limits, right, span, is_log=is_log)
+    texts = _placed(pairs, limits, right, lambda latency: _height(latency, span, is_log=is_log))
     drawn = list(dict.fromkeys(value["case"] for value in values))
     order = [name for name in coloured_names if name in drawn] + [OTHERS] * (OTHERS in drawn)
     colour = coloured(order, [MUTED if name == OTHERS else LINES[at] for at, name in enumerate(order)])
@@ -110,21 +102,16 @@ def _value(option: Option, percentile: str, names: Sequence[str], *, is_chosen: 
 
 
 def _placed(
-    pairs: Sequence[tuple[Option, Spec]],
-    limits: Sequence[float],
-    right: float,
-    span: tuple[float, float],
-    *,
-    is_log: bool,
+    pairs: Sequence[tuple[Option, Spec]], limits: Sequence[float], right: float, height_of: Callable[[float], float]
 ) -> list[Spec]:
     """The labels that find room: that of the choice next to it unless the line of the SLO is there, others below."""
-    lines = [_height(limit, span, is_log=is_log) for limit in limits]
+    lines = [height_of(limit) for limit in limits]
     taken: list[tuple[float, float, float]] = []
     texts = []
     for option, value in sorted(pairs, key=lambda pair: not pair[1]["chosen"]):
         cost = f"{show_usd(option.per_thousand.value)} USD" if option.per_thousand else ""
         text = ", ".join(part for part in (CHOSEN if value["chosen"] else "", cost) if part)
-        height = _height(value["latency"], span, is_log=is_log)
+        height = height_of(value["latency"])
         is_below = not value["chosen"] or any(abs(height - line) < LINE / 2 for line in lines)
         left = value["throughput"] / right * WIDTH + (2 if is_below else BESIDE)
         end, middle = left + len(text) * LETTER, height + (BELOW if is_below else 0)

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.analysis.configuration import MACHINE
 from paceline.analysis.cost import co2_of
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.choice import Flip, Option, Recommendation, grouped, name_configurations, option_of
+from paceline.analysis.recommend.choice import Flip, Option, Recommendation
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
 from paceline.report.export.csv import csv_text
 from paceline.report.recommend.words import headline, what_if, why
@@ -64,12 +64,8 @@ def to_csv(recommendations: Sequence[Recommendation]) -> str:
     """Every point that was weighed, as a row; those that are an option have their rank."""
     rows = []
     for one in recommendations:
-        names = name_configurations(one.points)
         ranks = {id(option.point): rank for rank, option in enumerate(one.ranking.options, start=1)}
-        for key, group in grouped(one.points).items():
-            for point in group:
-                option = option_of(point, group, one.question, names[key])
-                rows.append(_row(option, one) | {"rank": ranks.get(id(point))})
+        rows += [_row(option, one) | {"rank": ranks.get(id(option.point))} for option in one.weighed]
     return csv_text(COLUMNS, rows)
 
 

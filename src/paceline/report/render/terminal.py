@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from paceline.report.document import Block, Cell, Document, Finding, Lines, Medium, Section, Table, Tone, shown
+from paceline.report.document import Cell, Document, Finding, Lines, Medium, Section, Table, Tone, shown
 from paceline.report.text import clean, one_line, plain
 
 WIDTH = 100
@@ -65,15 +65,11 @@ class Printer:
         for place, block in enumerate(document.blocks):
             if place or document.answer:
                 self.console.print()
-            self.block(block)
-
-    def block(self, block: Block) -> None:
-        """One answer with its sections."""
-        self.console.print(self.text(block.answer, "bold"))
-        if block.about:
-            self.console.print(self.text(block.about, "dim"))
-        for section in block.sections:
-            self.section(section)
+            self.console.print(self.text(block.answer, "bold"))
+            if block.about:
+                self.console.print(self.text(block.about, "dim"))
+            for section in block.sections:
+                self.section(section)
 
     def section(self, section: Section) -> None:
         """A heading and what stands below it; nothing where this medium has nothing of it."""

@@ -15,7 +15,7 @@ from paceline.report.numbers import half_width, show_value
 from paceline.report.render.html import is_table, show_fact
 from paceline.report.run.columns import warning_badges
 from paceline.report.run.samples_chart import distribution
-from paceline.report.run.sweeps import all_tables
+from paceline.report.run.sweeps import sweep_tables
 from paceline.report.text import humanize, one_line, when
 
 PERCENTILES = ("90", "95", "99", "99.9")
@@ -56,7 +56,7 @@ def _items(row: CaseRow) -> Iterator[Item]:
     if chart := distribution(source) if source else None:
         yield chart
     yield from _figures(row.figures)
-    yield from (replace(table, is_folded=True) for table in all_tables(row))
+    yield from (replace(table, is_folded=True) for table in sweep_tables(row, every=True))
     attempt = {
         "started": when(record.started_at),
         "took, start-up included": show_duration(record.seconds),

@@ -25,19 +25,7 @@ from paceline.core.quantity import show_count, show_duration
 from paceline.core.run import RunRecords
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
-from paceline.report.document import (
-    Block,
-    Card,
-    Document,
-    Finding,
-    Item,
-    Lines,
-    Medium,
-    Pairs,
-    Section,
-    Table,
-    Tone,
-)
+from paceline.report.document import Block, Card, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
 from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value
 from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
@@ -60,11 +48,7 @@ MOST_INSTANCES = 4  # cases with a warning that are not folded
 
 
 def show(
-    records: RunRecords,
-    console: Console | None = None,
-    *,
-    ceilings: KnownCeilings | None = None,
-    every: bool = False,
+    records: RunRecords, console: Console | None = None, *, ceilings: KnownCeilings | None = None, every: bool = False
 ) -> None:
     """Show a run on a terminal or in a pipe: of very many cases those that say the most, or `every` one."""
     from paceline.report.render import terminal  # which pages do without

@@ -98,12 +98,9 @@ def _broken(lines: Mapping[str, list[str]]) -> Spec:
 
 def _limit(names: Sequence[str], room: float) -> float | Spec:
     """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond warning."""
-    long = [len(name) for name in names if _most_width(name) > room]
+    widest = {name: sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name) for name in names}
+    long = [len(name) for name, width in widest.items() if width > room]
     return {"expr": f"length(datum.label) < {min(long)} ? 0 : {room}"} if long else 0
-
-
-def _most_width(name: str) -> float:
-    return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
 
 
 def _bar_text(row: CaseRow, figure: Figure, scale: float) -> str:

@@ -35,7 +35,7 @@ def distribution(measurement: Measurement) -> Chart | None:
     metric, summary = measurement.metric, measurement.summary
     scale, label = axis_scale(metric.unit, summary.median)
     values = samples / scale
-    low, high = _domain(values)
+    domain = low, high = _domain(values)
     clipped = int(((values < low) | (values > high)).sum())
     places = thinned(values)
     where = f" at {show_at(measurement.at)}" if measurement.at else ""
@@ -50,9 +50,19 @@ def distribution(measurement: Measurement) -> Chart | None:
         notes.append(
             f"{clipped} {'sample lies' if clipped == 1 else 'samples lie'} beyond the axis, drawn at its edge."
         )
+    parts = [
+        *_vertical_axis(domain, title),
+        *_interval(measurement, scale, domain),
+        *_dots(values, places, domain),
+        *_lower_axis(8, values.size + 1, _LEFT, _WIDTH, "sample, in the order taken"),
+        *_bars(values, domain),
+        *_percentiles(measurement, scale, domain),
+    ]
+    width, height = _TOTAL
+    style = f'font-family="{html.escape(FONT)}" font-size="12"'
     return Chart(
         spec={},
-        svg=_picture(measurement, values, places, (low, high), scale, title),
+        svg=f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {style}>{"".join(parts)}</svg>',
         title=f"{heading(humanize(metric.name))}{where} over time, and its distribution",
         description=(
             f"{summary.count} samples; median {show_value(summary.median, metric.unit)}, "
@@ -70,22 +80,6 @@ def thinned(values: Values) -> list[int]:
     for stretch in np.array_split(np.arange(values.size), PLOTTED // 2):
         places |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
     return sorted(places)
-
-
-def _picture(
-    measurement: Measurement, values: Values, places: list[int], domain: tuple[float, float], scale: float, title: str
-) -> str:
-    parts = [
-        *_vertical_axis(domain, title),
-        *_interval(measurement, scale, domain),
-        *_dots(values, places, domain),
-        *_lower_axis(8, values.size + 1, _LEFT, _WIDTH, "sample, in the order taken"),
-        *_bars(values, domain),
-        *_percentiles(measurement, scale, domain),
-    ]
-    width, height = _TOTAL
-    style = f'font-family="{html.escape(FONT)}" font-size="12"'
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {style}>{"".join(parts)}</svg>'
 
 
 def _vertical_axis(domain: tuple[float, float], title: str) -> Iterator[str]:

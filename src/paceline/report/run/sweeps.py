@@ -31,26 +31,18 @@ _SIZE_LABEL = (
 _Series = tuple[CaseRow, Sweep, Metric]
 
 
-def sweep_tables(row: CaseRow) -> list[Table]:
-    """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
+def sweep_tables(row: CaseRow, *, every: bool = False) -> list[Table]:
+    """The tables of one case: one for each of its sweeps, of pairs what leads or `every` metric.
+
+    Served cases share theirs, and have their own only where everything is wanted.
+    """
     tables = []
-    for sweep in row.sweeps if row.case.category != Category.SERVING else ():
+    for sweep in row.sweeps if every or row.case.category != Category.SERVING else ():
         leading = leading_metric(row, sweep)
-        if not sweep.is_matrix:
-            tables.append(_list(sweep, leading))
-        elif leading is not None:
-            tables.append(_matrix(sweep, leading))
-    return tables
-
-
-def all_tables(row: CaseRow) -> list[Table]:
-    """Everything that was measured at points: of pairs, a matrix for each metric."""
-    tables = []
-    for sweep in row.sweeps:
         if sweep.is_matrix:
-            tables += [_matrix(sweep, metric) for metric in sweep.metrics]
+            tables += [_matrix(sweep, metric) for metric in sweep.metrics if every or metric == leading]
         else:
-            tables.append(_list(sweep, leading_metric(row, sweep)))
+            tables.append(_list(sweep, leading))
     return tables
 
 

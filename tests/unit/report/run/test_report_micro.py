@@ -17,7 +17,7 @@ from paceline.report.export import csv
 from paceline.report.numbers import show_at
 from paceline.report.run.columns import case_tables
 from paceline.report.run.document import answer, show, to_html, to_markdown
-from paceline.report.run.sweeps import all_tables, sweep_charts, sweep_tables
+from paceline.report.run.sweeps import sweep_charts, sweep_tables
 from paceline.report.style import LINES
 from support.micro_records import SIZES, cannot, collective, copy, gemm, memory_latency, micro, micro_run, pairs, times
 from support.records import literal_run, record, run_of, sample_run
@@ -248,7 +248,7 @@ def test_a_matrix_leads_with_a_rate_and_the_page_has_every_metric() -> None:
     run = run_of([record(micro(0, "communication", "p2p", ""), [lowest, took, rate])])
     row = summarize_run(run).rows[0]
     assert [table.title for table in sweep_tables(row)] == ["Bandwidth from one to another: 1 point"]
-    assert len(all_tables(row)) == 2
+    assert len(sweep_tables(row, every=True)) == 2
 
 
 def test_points_that_are_names_are_listed_but_not_drawn() -> None:
