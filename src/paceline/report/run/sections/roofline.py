@@ -263,8 +263,6 @@ def _chart(roofline: Roofline) -> Chart:
     shape = colour | {"scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]}}
     if colour["legend"]:
         del colour["legend"]["symbolType"]  # of both: each has its own
-    else:
-        del shape["legend"]
     title = "Under the roofline"
     place: Spec = {"x": x, "y": y}
     layers = [
