@@ -5,65 +5,23 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from paceline.analysis.figures import Reading
 from paceline.core.errors import MissingDependency
 from paceline.report import vega
-from paceline.report.numbers import show_value
+from paceline.report.numbers import MS, show_value
+from paceline.report.style import ACCENT, CONFIG, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
 from paceline.report.text import clean
 
-PLOTTED = 2000  # samples at most; more would only make the file larger
-
-# Each role has a colour of its own, so that a style sheet can give it another one for a dark page.
-INK, MUTED, GRID, ACCENT, WARNING, PAPER = "#1c2430", "#5b6675", "#e3e7ec", "#2a66c8", "#b45f06", "#ffffff"
-FONT = "-apple-system, BlinkMacSystemFont, Segoe UI, Roboto, Helvetica Neue, Arial, Noto Sans, sans-serif"
-
-Spec = dict[str, Any]
-
-CONFIG: Spec = {
-    "background": None,
-    "font": FONT,
-    "aria": False,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": MUTED,
-        "titleColor": MUTED,
-        "gridColor": GRID,
-        "domainColor": GRID,
-        "tickColor": GRID,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-    },
-    "title": {"color": INK, "fontSize": 13, "fontWeight": 600, "subtitleColor": MUTED, "subtitleFontSize": 12},
-}
-
-# The style sheet gives each of them another shade on a dark page.
-LINES = (ACCENT, "#b4451f", "#1d7a4a", "#7b3fb5", "#8a6d00", "#0d7f8c", "#b02a6b", "#6b4a2f")
-WIDTH = 700  # of a chart with lines
 LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
-MS = 1e-3
 WIDE_LATENCIES = 8.0  # from this ratio on, latencies of light loads would lie on the ground of a linear axis
+BAR_WIDTH, BAR_NAMES = 440, 300  # of a chart of bars, and the room for their names
 
-LEGEND: Spec = {
-    "title": None,
-    "orient": "bottom",
-    "direction": "horizontal",
-    "labelColor": INK,
-    "labelFontSize": 12,
-    "labelLimit": 230,
-    "symbolType": "circle",
-    "symbolStrokeWidth": 0,
-    "symbolSize": 70,
-    "symbolOpacity": 1,
-    "columnPadding": 18,
-    "offset": 10,
-}
+TEXT: Spec = {"field": "text", "type": "nominal"}  # of a row that has a label
 
 
 @dataclass(frozen=True)
@@ -75,9 +33,6 @@ class Chart:
     description: str
     notes: tuple[str, ...] = ()
     svg: str = ""  # the drawing itself, of a chart that needs no specification
-
-
-TEXT: Spec = {"field": "text", "type": "nominal"}  # of a row that has a label
 
 
 def framed(title: str, *about: str, lines: bool = False, values: Sequence[Spec] | None = None, **spec: Any) -> Spec:
@@ -126,15 +81,15 @@ def slo_lines(limits: Sequence[float], percentile: str, *, upright_at: int | Non
 def coloured(
     names: Sequence[str], colours: Sequence[str] = LINES, *, field: str = "case", style: Spec | None = None
 ) -> Spec:
-    """A colour for each name, with a legend where there are several."""
+    """A colour for each name, with a legend where there are several: as many in a row as fit under the chart."""
+    columns = max(1, min(len(names), WIDTH // (7 * max(map(len, names), default=0) + 36)))
+    legend = LEGEND | {"labelLimit": LABEL_LIMIT} | (style or {}) | {"columns": columns}
     return {
         "field": field,
         "type": "nominal",
         "sort": None,
         "scale": {"domain": list(names), "range": list(colours[: len(names)])},
-        "legend": LEGEND | {"labelLimit": LABEL_LIMIT} | (style or {}) | {"columns": legend_columns(names)}
-        if len(names) > 1
-        else None,
+        "legend": legend if len(names) > 1 else None,
     }
 
 
@@ -162,18 +117,46 @@ def interval_bars(y: Spec, colour: Spec) -> list[Spec]:
     ]
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A name, its value with where that may lie, and what stands beside it."""
+
+    name: str
+    reading: Reading
+    text: str
+    colour: str = ACCENT
+
+
+def bars(title: str, subtitle: str, shown: Sequence[Bar]) -> Chart:
+    """Horizontal bars; those of the same name would be one, so that the later ones get a number."""
+    seen: Counter[str] = Counter()
+    values = []
+    for bar in shown:
+        seen[bar.name] += 1
+        value, low, high = bar.reading.value, bar.reading.low, bar.reading.high
+        values.append(
+            {
+                "name": bar.name if seen[bar.name] == 1 else f"{bar.name} ({seen[bar.name]})",
+                "value": value,
+                "low": value if low is None else low,
+                "high": value if high is None else high,
+                "text": bar.text,
+                "colour": bar.colour,
+            }
+        )
+    layers = interval_bars(
+        names_axis("name", labelLimit=BAR_NAMES), {"field": "colour", "type": "nominal", "scale": None}
+    )
+    spec = framed(title, subtitle, values=values, width=BAR_WIDTH, height={"step": 30}, layer=layers)
+    return Chart(spec, title, description="; ".join(f"{value['name']}: {value['text']}" for value in values))
+
+
 def stacked_bars(rows: Sequence[Spec], ends: Sequence[Spec], x: Spec, colour: Spec, *, is_named: bool) -> list[Spec]:
     """A bar for each `case`: its parts by their `place`, each as long as its `value`, and its `text` at the `end`."""
     y = names_axis() | ({} if is_named else {"axis": None})
     x = {"type": "quantitative", "axis": None, **x}
     parts = {"y": y, "x": x | {"field": "value", "stack": "zero"}, "order": {"field": "place"}, "color": colour}
     return [layer("bar", parts, rows, height=16), words_beside(y, x | {"field": "end"}, ends)]
-
-
-def legend_columns(names: Sequence[str]) -> int:
-    """As many as fit beside each other under the chart."""
-    widest = 7 * max(len(name) for name in names) + 36
-    return max(1, min(len(names), WIDTH // widest))
 
 
 def decades(smallest: float, largest: float) -> list[float]:
@@ -211,17 +194,6 @@ def stacked(charts: Sequence[Chart]) -> Chart:
     return Chart(spec, "; ".join(chart.title for chart in charts), "; ".join(chart.description for chart in charts))
 
 
-def thinned(values: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]], limit: int = PLOTTED) -> list[int]:
-    """Places of the samples to draw: all, or the lowest and highest of each stretch so that no spike is lost."""
-    series = np.asarray(values, dtype=np.float64)
-    if series.size <= limit:
-        return list(range(series.size))
-    places: set[int] = set()
-    for stretch in np.array_split(np.arange(series.size), limit // 2):
-        places |= {int(stretch[series[stretch].argmin()]), int(stretch[series[stretch].argmax()])}
-    return sorted(places)
-
-
 def draw_svg(chart: Chart, name: str) -> str:
     """The chart for a page: no address of anything outside, and a name for what it has inside."""
     drawn = chart.svg or _convert("vegalite_to_svg", _cleaned(chart.spec)).decode()
@@ -229,29 +201,24 @@ def draw_svg(chart: Chart, name: str) -> str:
     drawn = re.sub(r'\sclass="(?:mark|background|foreground)[^"]*"', "", drawn)
     drawn = re.sub(r'\bid="(clip\d+)"', rf'id="{name}-\1"', drawn)
     drawn = re.sub(r"url\(#(clip\d+)\)", rf"url(#{name}-\1)", drawn)
-    head = (
-        f'<svg class="chart" role="img" aria-labelledby="{name}-title {name}-text"'
-        f'><title id="{name}-title">{html.escape(chart.title)}</title>'
-        f'<desc id="{name}-text">{html.escape(chart.description)}</desc>'
-    )
-    size = re.match(r"<svg([^>]*)>", drawn)
-    if size is None:
+    outermost = re.match(r"<svg([^>]*)>", drawn)
+    if outermost is None:
         raise ValueError("the chart could not be drawn: it is not an SVG picture")
-    return head.replace("<svg ", f"<svg{size.group(1)} ", 1) + drawn[size.end() :]
+    return (
+        f'<svg{outermost[1]} class="chart" role="img" aria-labelledby="{name}-title {name}-text"'
+        f'><title id="{name}-title">{html.escape(chart.title)}</title>'
+        f'<desc id="{name}-text">{html.escape(chart.description)}</desc>{drawn[outermost.end() :]}'
+    )
 
 
 def draw_png(chart: Chart, scale: float = 2.0) -> bytes:
     """The chart as a picture on white."""
     if chart.svg:
-        return _convert("svg_to_png", _on_paper(chart.svg), scale=scale)
+        named = chart.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        paper = rf'\1<rect width="100%" height="100%" fill="{PAPER}"/>'
+        return _convert("svg_to_png", re.sub(r"(<svg[^>]*>)", paper, named, count=1), scale=scale)
     spec = {**chart.spec, "config": {**CONFIG, **chart.spec.get("config", {}), "background": PAPER}, "padding": 18}
     return _convert("vegalite_to_png", _cleaned(spec), scale=scale)
-
-
-def _on_paper(svg: str) -> str:
-    """The picture as a file of its own, on white."""
-    named = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return re.sub(r"(<svg[^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER}"/>', named, count=1)
 
 
 def _cleaned(part: Any) -> Any:

@@ -94,11 +94,12 @@ class Table:
 
     @classmethod
     def of_lines(
-        cls, headers: Sequence[str], lines: Sequence[Sequence[str]], named: int, title: str = "", **more: Any
+        cls, headers: Sequence[str], lines: Sequence[Sequence[str | Cell]], named: int, title: str = "", **more: Any
     ) -> Table:
-        """A table of texts; the first `named` columns hold names, the others numbers."""
+        """A table of texts, or of cells; the first `named` columns hold names, the others numbers."""
+        cells = [[Cell(one) if isinstance(one, str) else one for one in line] for line in lines]
         columns = (
-            Column.of(header, [line[place] for line in lines], numeric=place >= named)
+            Column(header, tuple(line[place] for line in cells), numeric=place >= named)
             for place, header in enumerate(headers)
         )
         return cls(tuple(columns), title, is_dense=True, **more)
@@ -129,15 +130,6 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One case in which a finding was made."""
-
-    label: str
-    link: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Finding:
     """Something that is wrong, what was seen of it, and what to do; the head names its kind, or a case."""
 
@@ -146,7 +138,7 @@ class Finding:
     todo: tuple[str, ...] = ()
     status: str = ""  # how the case ended
     link: str = ""  # the key of the case on the page
-    instances: tuple[Instance, ...] = ()  # on a page
+    instances: tuple[Finding, ...] = ()  # the cases in which it was made, on a page
     fold: str = ""  # the summary under which the instances are folded
     medium: Medium = Medium.ALL
 
@@ -173,10 +165,6 @@ class Details:
     is_open: bool = False
     medium: Medium = Medium.HTML
 
-    def shown(self, medium: Medium) -> list[Item]:
-        """The items that this medium has."""
-        return [item for item in self.items if _is_shown(item, medium)]
-
 
 Item = Chart | Table | Lines | Finding | Pairs | Details
 
@@ -189,10 +177,6 @@ class Section:
     items: tuple[Item, ...] = ()
     tone: Tone = Tone.PLAIN
     key: str = ""  # by which a page links to it
-
-    def shown(self, medium: Medium) -> list[Item]:
-        """The items that this medium has; no text has charts."""
-        return [item for item in self.items if _is_shown(item, medium)]
 
 
 @dataclass(frozen=True)
@@ -251,8 +235,13 @@ class Document:
         return [item for item in self.items if isinstance(item, Chart)]
 
 
-def _is_shown(item: Item, medium: Medium) -> bool:
-    if isinstance(item, Chart):
-        return medium is Medium.HTML
-    is_empty = (isinstance(item, Table) and not item.columns) or (isinstance(item, Lines) and not item.texts)
-    return bool(item.medium & medium) and not is_empty
+def shown(part: Section | Details, medium: Medium) -> list[Item]:
+    """The items that this medium has; no text has charts, and nobody sees what is empty."""
+
+    def is_shown(item: Item) -> bool:
+        if isinstance(item, Chart):
+            return medium is Medium.HTML
+        is_empty = (isinstance(item, Table) and not item.columns) or (isinstance(item, Lines) and not item.texts)
+        return bool(item.medium & medium) and not is_empty
+
+    return [item for item in part.items if is_shown(item)]

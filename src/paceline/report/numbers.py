@@ -8,7 +8,6 @@ a half-width of less than 0.1 % says only that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from paceline.core.quantity import SCALED, show, show_count, show_size
 from paceline.core.record import At, Measurement
@@ -19,6 +18,7 @@ SI_UNITS = frozenset({*SCALED, "FLOP", "J", "W", "Hz"})
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
+MS = 1e-3  # seconds in a millisecond
 _LEAST = 0.001  # percent that are shown as a number
 
 
@@ -64,9 +64,9 @@ def ratio(value: float | None) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else f"{value:.3g}"
 
 
-def between(interval: Interval | None, shown: Callable[[float], str] = ratio) -> str:
-    """From where to where, which need not be the same distance on both sides."""
-    return f"{shown(interval.low)} to {shown(interval.high)}" if interval else ""
+def between(interval: Interval | None) -> str:
+    """From where to where a ratio lies, which need not be the same distance on both sides."""
+    return f"{ratio(interval.low)} to {ratio(interval.high)}" if interval else ""
 
 
 def show_value(value: float, unit: str) -> str:

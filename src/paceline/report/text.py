@@ -67,3 +67,8 @@ def told_apart(labels: Sequence[str]) -> tuple[str, list[str]]:
     if not all(rest) or len(set(rest)) < len(rest):
         return "", list(labels)
     return " ".join(shared), rest
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"

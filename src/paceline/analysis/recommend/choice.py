@@ -425,6 +425,11 @@ class Recommendation:
         return tuple(option for option in self.ranking.options if option.standing is OptionStanding.UNCERTAIN)
 
     @property
+    def weighed(self) -> list[Option]:
+        """Every point that was measured as an option, not only the best of each configuration."""
+        return list(chain.from_iterable(weighed(self.points, self.question)))
+
+    @property
     def work_unit(self) -> str:
         """What is counted: requests, images."""
         return self.unit.removesuffix("/s") or "samples"

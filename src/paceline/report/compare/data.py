@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
+
+from pydantic_core import to_json
 
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, Pairing, Violation
 from paceline.report.compare.document import answer, violation_words
@@ -49,7 +50,7 @@ def _document(comparison: Comparison, violations: Sequence[Violation]) -> dict[s
             for one in violations
         ],
     }
-    finite: dict[str, Any] = _finite(document)
+    finite: dict[str, Any] = json.loads(to_json(document, inf_nan_mode="null"))  # JSON has neither NaN nor infinity
     return finite
 
 
@@ -104,12 +105,3 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
         "reference_warnings": list(row.warnings[0]),
         "new_warnings": list(row.warnings[1]),
     }
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for NaN and infinity, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list) else value

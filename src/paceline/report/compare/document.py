@@ -8,22 +8,10 @@ from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
 from paceline.core.metric import Better
-from paceline.report.charts import (
-    ACCENT,
-    CONFIG,
-    GRID,
-    INK,
-    MUTED,
-    WARNING,
-    Chart,
-    Spec,
-    layer,
-    names_axis,
-    quantity,
-    words_beside,
-)
+from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.numbers import SI_UNITS, between, percent, ratio, show_at, show_value
+from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Spec
 from paceline.report.text import heading, humanize, one_line, when
 
 NAMED = 8  # cases that a sentence can hold
@@ -149,24 +137,16 @@ def forest(pairing: Pairing) -> Chart | None:
     pad = (high / low) ** 0.06
     is_wide = high / low > 3
     scale: Spec = {"type": "log" if is_wide else "linear", "domain": [low / pad, high * pad], "nice": False}
-    notes = []
-    if len(drawable) > len(rows):
-        notes.append(f"The {len(rows)} of {len(drawable)} ratios that changed the most are drawn.")
-    verdicts = [
-        f"{value['case']}: {verdict_words(row)}, {ratio(value['gain'])}"
-        for value, row in zip(values, rows, strict=True)
-    ]
+    size: Spec = {"width": 430, "height": {"step": 26}}
+    note = f"The {len(rows)} of {len(drawable)} ratios that changed the most are drawn."
     return Chart(
-        spec={
-            "data": {"values": values},
-            "width": 430,
-            "height": {"step": 26},
-            "layer": _layers(scale, is_wide=is_wide),
-            "config": CONFIG,
-        },
+        spec={"data": {"values": values}, "layer": _layers(scale, is_wide=is_wide), "config": CONFIG, **size},
         title=f"How {one_line(pairing.new.name)} stands to {one_line(pairing.reference.name)}, with intervals",
-        description="; ".join(verdicts),
-        notes=tuple(notes),
+        description="; ".join(
+            f"{value['case']}: {verdict_words(row)}, {ratio(value['gain'])}"
+            for value, row in zip(values, rows, strict=True)
+        ),
+        notes=(note,) if len(drawable) > len(rows) else (),
     )
 
 
@@ -213,9 +193,7 @@ def document(comparison: Comparison, *, full: bool = False, charts: bool = True,
 
 def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: bool, charts: bool) -> Block:
     chart = forest(pairing) if charts else None
-    broken = tuple(
-        one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken
-    )
+    broken = [one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken]
     only = ((pairing.reference, pairing.matched.only_reference), (pairing.new, pairing.matched.only_new))
     left_out = [f"Only in {one_line(side.name)}: {_some(labels)}" for side, labels in only if labels]
     left_out += [one_line(line) for line in pairing.uncompared[:NAMED]]
@@ -225,7 +203,7 @@ def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: 
         Section(items=(chart,) if chart else ()),
         _table(pairing, comparison, most),
         _means(pairing),
-        Section("Succeeded on one side only", (Lines(broken),), Tone.WARNING),
+        Section("Succeeded on one side only", (Lines(tuple(broken)),), Tone.WARNING),
         Section("Warnings", (Lines(tuple(_warnings(pairing, comparison))),), Tone.WARNING),
         Section("Not compared", (Lines(tuple(left_out)),)),
         Section("How this was decided", (Lines(tuple(_basis(pairing, comparison))),), Tone.BASIS),
@@ -251,7 +229,7 @@ def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Sectio
         return Section()
     names = ("A", "B") if comparison.is_paired else ("Reference", "New")
     columns = [
-        Column.of("Case", tuple(one_line(row.label) for row in rows), numeric=False),
+        Column.of("Case", [one_line(row.label) for row in rows], numeric=False),
         Column.of("Verdict", tuple(verdict_words(row) for row in rows), numeric=False),
     ]
     title, unit = "Cases", ""

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from paceline.analysis.diagnose.judge import Diagnosis, Judged
 from paceline.core.metric import Better
-from paceline.report.charts import ACCENT, CONFIG, GRID, INK, MUTED, TEXT, Chart, Spec, layer, quantity
+from paceline.report.charts import TEXT, Chart, layer, quantity
 from paceline.report.numbers import change, show_value
+from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, Spec
 from paceline.report.text import one_line
 
 STRIPS = 12  # metrics that one chart shows

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
+from paceline.analysis.figures import shortened
 from paceline.report.diagnose.charts import strips
 from paceline.report.document import (
     Badge,
@@ -65,14 +66,14 @@ def answer(diagnosis: Diagnosis) -> str:
     bad = diagnosis.defective
     incomplete = [verdict.node for verdict in diagnosis.verdicts if verdict.state is State.INCOMPLETE]
     if bad:
-        names = _some([f"{verdict.node} ({', '.join(verdict.categories)})" for verdict in bad], NAMED)
-        sentence = f"{len(bad)} of {total} {kind} {'is' if len(bad) == 1 else 'are'} defective: {names}"
+        names = shortened([f"{verdict.node} ({', '.join(verdict.categories)})" for verdict in bad], NAMED)
+        sentence = f"{len(bad)} of {total} {kind} {'is' if len(bad) == 1 else 'are'} defective: {one_line(names)}"
     elif total == 1:
         sentence = f"{one_line(diagnosis.verdicts[0].node)} has no defect"
     else:
         sentence = f"No node of {total} is defective" if incomplete else f"All {total} {kind} are healthy"
     if incomplete:
-        sentence += f"; {len(incomplete)} incomplete: {_some(incomplete, NAMED)}"
+        sentence += f"; {len(incomplete)} incomplete: {one_line(shortened(incomplete, NAMED))}"
     return f"{sentence}."
 
 
@@ -165,7 +166,7 @@ def _healthy(diagnosis: Diagnosis) -> list[Section]:
     total = len(diagnosis.verdicts)
     if not names:
         return []
-    in_short = () if len(names) == total else (f"Healthy: {_some(names, HEALTHY)}",)
+    in_short = () if len(names) == total else (f"Healthy: {shortened(names, HEALTHY)}",)
     full = ", ".join(names)
     page = Details(f"{len(names)} of {total}", (Lines((full,), Tone.NOTE),), is_open=len(names) <= 40)
     texts = (
@@ -212,14 +213,10 @@ def _differences(diagnosis: Diagnosis) -> Table | Lines:
     """What is not the same on all nodes, which a defect may come from."""
     lines = []
     for fact, of_nodes in diagnosis.table.differences().items():
+        name = humanize(fact.replace(".", "_"))
         for value, nodes in sorted(of_nodes.items(), key=lambda item: -len(item[1])):
-            lines.append((humanize(fact.replace(".", "_")), one_line(value), str(len(nodes)), _some(nodes, 8)))
+            lines.append((name, one_line(value), str(len(nodes)), one_line(shortened(nodes, 8))))
     if not lines:
         nothing = "Nothing that was recorded of kernel, driver, processor, GPUs or torch."
         return Lines((nothing,), Tone.NOTE, Medium.HTML)
     return Table.of_lines(("What", "Value", "Nodes", "Which"), lines, 4, medium=Medium.HTML)
-
-
-def _some(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return one_line(", ".join(names[:most])) + more

@@ -104,30 +104,29 @@ def as_xlsx(diagnosis: Diagnosis) -> bytes:
 
 def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
     sheet = _sheet(book, "Verdicts", (18, 14, 26, 10, 90))
-    sheet.append([_cell(sheet, answer(diagnosis), bold=True)])
+    _append(sheet, (answer(diagnosis),), bold=True)
     sheet.append([])
-    _head(sheet, ("Node", "Verdict", "Categories", "Findings", "Why"))
+    _append(sheet, ("Node", "Verdict", "Categories", "Findings", "Why"), bold=True)
     for verdict in diagnosis.verdicts:
-        bad = verdict.state is State.DEFECTIVE
         findings = reasons(verdict)
         why = [f"{describe(finding)} {show_change(finding.change)}".rstrip() for finding in findings[:MOST_REASONS]]
         if len(findings) > MOST_REASONS:
             why.append(f"and {len(findings) - MOST_REASONS} more")
         categories = ", ".join(verdict.categories)
         cells = (verdict.node, _shout(verdict.state), categories, len(verdict.accusations), "; ".join(why))
-        sheet.append([_cell(sheet, cell, bad=bad) for cell in cells])
+        _append(sheet, cells, bad=verdict.state is State.DEFECTIVE)
 
 
 def _finding_sheet(book: Any, diagnosis: Diagnosis) -> None:
     sheet = _sheet(book, "Findings", (18, 14, 18, 18, 12, 56, 14, 12, 14, 12, 34))
     names = ("Node", "Verdict", "Rule", "Category", "Kind", "Metric")
-    _head(sheet, (*names, "Value", "Unit", "Baseline", "Change", "Condition"))
+    _append(sheet, (*names, "Value", "Unit", "Baseline", "Change", "Condition"), bold=True)
     for verdict in diagnosis.verdicts:
         for finding in verdict.findings:
             change = finding.change if finding.change is not None and math.isfinite(finding.change) else None
             texts = (verdict.node, _shout(verdict.state), finding.rule, finding.category, finding.kind, finding.metric)
             row = [_cell(sheet, text, bad=finding.accuses) for text in texts]
-            row += [_cell(sheet, finding.value), _cell(sheet, finding.unit), _cell(sheet, finding.baseline)]
+            row += [_cell(sheet, value) for value in (finding.value, finding.unit, finding.baseline)]
             row += [_cell(sheet, change, form="0.0%"), _cell(sheet, finding.text)]
             sheet.append(row)
 
@@ -143,9 +142,9 @@ def _value_sheet(book: Any, diagnosis: Diagnosis) -> None:
         note = "Only metrics with findings; the results themselves have all."
     sheet = _sheet(book, "Values", (18, 14, *(16 for _ in columns)))
     if note:
-        sheet.append([_cell(sheet, note)])
+        _append(sheet, (note,))
     units = {index: f" [{table.columns[index].unit}]" if table.columns[index].unit else "" for index in columns}
-    _head(sheet, ("Node", "Verdict", *(f"{table.columns[index].name}{units[index]}" for index in columns)))
+    _append(sheet, ("Node", "Verdict", *(f"{table.columns[index].name}{units[index]}" for index in columns)), bold=True)
     rows = dict(zip(table.nodes, table.values, strict=True))
     for verdict in diagnosis.verdicts:
         values = rows[verdict.node]
@@ -166,8 +165,8 @@ def _sheet(book: Any, title: str, widths: tuple[int, ...]) -> Any:
     return sheet
 
 
-def _head(sheet: Any, names: tuple[str, ...]) -> None:
-    sheet.append([_cell(sheet, name, bold=True) for name in names])
+def _append(sheet: Any, values: tuple[object, ...], *, bad: bool = False, bold: bool = False) -> None:
+    sheet.append([_cell(sheet, value, bad=bad, bold=bold) for value in values])
 
 
 def _cell(sheet: Any, value: object, *, bad: bool = False, bold: bool = False, form: str = "") -> Any:

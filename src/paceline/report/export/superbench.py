@@ -68,9 +68,7 @@ def alias_of(record: Record) -> Alias:
     values: Values = {}
     for measurement in record.measurements:
         values.setdefault(_own_name(measurement), measurement.value)
-    return Alias.model_construct(
-        group=key_word(record.case.benchmark), prefix="", part="", note="", is_model=False, values=values
-    )
+    return Alias.model_construct(group=key_word(record.case.benchmark), values=values)
 
 
 def _original_values(record: Record) -> Values:

@@ -3,86 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation, weighed
+from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation
 from paceline.core.quantity import show_count
-from paceline.report.charts import (
-    ACCENT,
-    INK,
-    LINES,
-    MS,
-    MUTED,
-    TEXT,
-    WARNING,
-    WIDTH,
-    Chart,
-    Spec,
-    coloured,
-    framed,
-    interval_bars,
-    latency_scale,
-    layer,
-    names_axis,
-    quantity,
-    slo_lines,
-)
-from paceline.report.numbers import show_usd, show_value
+from paceline.report.charts import TEXT, Bar, Chart, bars, coloured, framed, latency_scale, layer, quantity, slo_lines
+from paceline.report.numbers import MS, show_usd, show_value
 from paceline.report.recommend.words import score_name, score_text
+from paceline.report.style import INK, LINES, MUTED, WIDTH, Spec
 from paceline.report.text import one_line
-
-BAR_WIDTH = 440
-LABEL_LIMIT = 300
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar."""
-
-    name: str
-    reading: Reading
-    text: str
-    is_marked: bool = False
-    has_warnings: bool = False
-
-
-def bars(title: str, subtitle: str, shown: Sequence[Bar], *, mark: str = "") -> Chart | None:
-    """Horizontal bars; the marked one says so in words, uncertain ones have another colour and say so too."""
-    if not shown:
-        return None
-    names = _unique([bar.name for bar in shown])
-    values = [
-        {
-            "name": name,
-            "value": bar.reading.value,
-            "low": bar.reading.low if bar.reading.low is not None else bar.reading.value,
-            "high": bar.reading.high if bar.reading.high is not None else bar.reading.value,
-            "text": ", ".join(part for part in (bar.text, mark if bar.is_marked else "") if part),
-            "colour": WARNING if bar.has_warnings else ACCENT if bar.is_marked or not mark else MUTED,
-        }
-        for name, bar in zip(names, shown, strict=True)
-    ]
-    colour: Spec = {"field": "colour", "type": "nominal", "scale": None}
-    layers = interval_bars(names_axis("name", labelLimit=LABEL_LIMIT), colour)
-    return Chart(
-        spec=framed(title, subtitle, values=values, width=BAR_WIDTH, height={"step": 30}, layer=layers),
-        title=title,
-        description="; ".join(f"{value['name']}: {value['text']}" for value in values),
-    )
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Bars of the same name would be one: the later ones get a number."""
-    seen: dict[str, int] = {}
-    made = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        made.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return made
-
 
 HEIGHT = 290
 ROOM = 1.14  # to the right of the highest throughput, for its label
@@ -94,10 +24,8 @@ BESIDE, BELOW = 12, 14  # pixels from a point to its label
 
 def trade_off(advice: Recommendation) -> Chart | None:
     """Latency over throughput for served models, else bars of what was asked for."""
-    if advice.is_served and len(advice.points) > 1:
-        chart = _scattered(advice)
-        if chart is not None:
-            return chart
+    if advice.is_served and len(advice.points) > 1 and (chart := _scattered(advice)):
+        return chart
     return _ranked(advice) if len(advice.ranking.options) > 1 else None
 
 
@@ -105,7 +33,7 @@ def _scattered(advice: Recommendation) -> Chart | None:
     percentile, best = advice.question.percentile, advice.best
     options = [
         replace(option, label=one_line(option.label))
-        for option in chain.from_iterable(weighed(advice.points, advice.question))
+        for option in advice.weighed
         if percentile in option.point.readings
     ]
     if not options:
@@ -129,7 +57,7 @@ def _scattered(advice: Recommendation) -> Chart | None:
         "y": quantity("latency", f"{percentile}, ms", height, **{"tickCount": 5} | scale["axis"]),
     }
     pairs = [(option, value) for option, value in zip(options, values, strict=True) if id(option.point) in labelled]
-    texts = _placed(pairs, limits, right, span, is_log=is_log)
+    texts = _placed(pairs, limits, right, lambda latency: _height(latency, span, is_log=is_log))
     drawn = list(dict.fromkeys(value["case"] for value in values))
     order = [name for name in coloured_names if name in drawn] + [OTHERS] * (OTHERS in drawn)
     colour = coloured(order, [MUTED if name == OTHERS else LINES[at] for at, name in enumerate(order)])
@@ -174,21 +102,16 @@ def _value(option: Option, percentile: str, names: Sequence[str], *, is_chosen: 
 
 
 def _placed(
-    pairs: Sequence[tuple[Option, Spec]],
-    limits: Sequence[float],
-    right: float,
-    span: tuple[float, float],
-    *,
-    is_log: bool,
+    pairs: Sequence[tuple[Option, Spec]], limits: Sequence[float], right: float, height_of: Callable[[float], float]
 ) -> list[Spec]:
     """The labels that find room: that of the choice next to it unless the line of the SLO is there, others below."""
-    lines = [_height(limit, span, is_log=is_log) for limit in limits]
+    lines = [height_of(limit) for limit in limits]
     taken: list[tuple[float, float, float]] = []
     texts = []
     for option, value in sorted(pairs, key=lambda pair: not pair[1]["chosen"]):
         cost = f"{show_usd(option.per_thousand.value)} USD" if option.per_thousand else ""
         text = ", ".join(part for part in (CHOSEN if value["chosen"] else "", cost) if part)
-        height = _height(value["latency"], span, is_log=is_log)
+        height = height_of(value["latency"])
         is_below = not value["chosen"] or any(abs(height - line) < LINE / 2 for line in lines)
         left = value["throughput"] / right * WIDTH + (2 if is_below else BESIDE)
         end, middle = left + len(text) * LETTER, height + (BELOW if is_below else 0)
@@ -214,13 +137,11 @@ def _described(option: Option, percentile: str, *, is_chosen: bool) -> str:
     return text + cost + (", chosen" if is_chosen else "")
 
 
-def _ranked(advice: Recommendation) -> Chart | None:
+def _ranked(advice: Recommendation) -> Chart:
     """A bar for each configuration by what was asked, the choice named as such."""
-    shown = [option for option in advice.ranking.options if option.score is not None][:20]
-    made = [
-        Bar(one_line(option.label), option.score, score_text(option.score, advice), is_marked=place == 0)
-        for place, option in enumerate(shown)
-        if option.score is not None
-    ]
+    scores = [(one_line(option.label), option.score) for option in advice.ranking.options if option.score][:20]
+    (name, best), *others = scores
+    chosen = Bar(name, best, f"{score_text(best, advice)}, {CHOSEN}")
+    rest = [Bar(label, score, score_text(score, advice), MUTED) for label, score in others]
     better = "higher" if advice.question.by == "goodput" else "lower"
-    return bars(score_name(advice), f"{better} is better", made, mark=CHOSEN)
+    return bars(score_name(advice), f"{better} is better", [chosen, *rest])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from paceline.analysis.configuration import MACHINE
 from paceline.analysis.cost import co2_of
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.choice import Flip, Option, Recommendation, weighed
+from paceline.analysis.recommend.choice import Flip, Option, Recommendation
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
 from paceline.report.export.csv import csv_text
 from paceline.report.recommend.words import headline, what_if, why
@@ -66,8 +65,7 @@ def to_csv(recommendations: Sequence[Recommendation]) -> str:
     rows = []
     for one in recommendations:
         ranks = {id(option.point): rank for rank, option in enumerate(one.ranking.options, start=1)}
-        options = chain.from_iterable(weighed(one.points, one.question))
-        rows += [_row(option, one) | {"rank": ranks.get(id(option.point))} for option in options]
+        rows += [_row(option, one) | {"rank": ranks.get(id(option.point))} for option in one.weighed]
     return csv_text(COLUMNS, rows)
 
 

@@ -11,8 +11,8 @@ from paceline.report.document import Block, Column, Document, Lines, Section, Ta
 from paceline.report.numbers import percent, show_usd, show_value
 from paceline.report.recommend import words
 from paceline.report.recommend.charts import trade_off
-from paceline.report.recommend.words import at_load, lacks, listed, missed, show_latency, slo_text, with_warning
-from paceline.report.text import heading
+from paceline.report.recommend.words import at_load, lacks, missed, show_latency, slo_text, with_warning
+from paceline.report.text import heading, listed
 
 MOST_REJECTED = 12
 _MEETS = {OptionStanding.SURE: "surely", OptionStanding.UNCERTAIN: "uncertain", OptionStanding.BROKEN: "no"}

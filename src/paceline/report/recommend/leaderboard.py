@@ -10,12 +10,13 @@ from paceline.analysis.figures import Reading
 from paceline.analysis.leaderboard import Board, Entry
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
+from paceline.report.charts import Bar, bars
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export.csv import csv_text
 from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
-from paceline.report.recommend.charts import Bar, bars
-from paceline.report.recommend.words import listed, with_warning
-from paceline.report.text import heading, humanize, one_line
+from paceline.report.recommend.words import with_warning
+from paceline.report.style import ACCENT, WARNING
+from paceline.report.text import heading, humanize, listed, one_line
 
 MOST_BOARDS = 12  # of a page for people
 MOST_BARS = 20
@@ -128,9 +129,8 @@ def _block(board: Board, top: int) -> Block:
         drawn = []
         for entry in shown[:MOST_BARS]:
             text = show(entry.reading, board) + (", uncertain" if entry.warnings else "")
-            drawn.append(Bar(name(entry, board), entry.reading, text, has_warnings=bool(entry.warnings)))
-        chart = bars(title, better, drawn)
-        sections += [Section(items=(chart,))] if chart else []
+            drawn.append(Bar(name(entry, board), entry.reading, text, WARNING if entry.warnings else ACCENT))
+        sections.append(Section(items=(bars(title, better, drawn),)))
     sections.append(Section(items=(Table(_columns(board, shown, title)),)))
     runs = list(dict.fromkeys(entry.runs[-1] for entry in shown if entry.warnings))
     if runs:

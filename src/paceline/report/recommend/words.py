@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import (
@@ -19,6 +19,7 @@ from paceline.analysis.recommend.choice import (
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
+from paceline.report.text import listed
 
 
 def headline(advice: Recommendation) -> str:
@@ -290,8 +291,3 @@ def _name(metric: str) -> str:
 def one_of(advice: Recommendation) -> str:
     """A single piece of what is counted."""
     return advice.work_unit.removesuffix("s") or "sample"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.report import charts, vega
 from paceline.report.charts import Chart
-from paceline.report.document import Details, Document, Item, Medium, Section, Table, Tone
+from paceline.report.document import Details, Document, Item, Medium, Section, Table, Tone, shown
 from paceline.report.text import clean, heading, humanize, one_line, split_code, when
 
 _BYTES = {"total", "available", "limit", "limit_used", "swap_total", "swap_used", "size", "sizes", "memory"}
@@ -31,9 +31,8 @@ def render(document: Document) -> str:
     numbers = count()
     drawing: dict[str, Future[str]] = {}  # by the placeholder in the page
 
-    def shown(part: Section | Details) -> list[Item]:
-        items = part.shown(Medium.HTML)
-        return [item for item in items if can_draw or not isinstance(item, Chart) or item.svg]
+    def drawable(part: Section | Details) -> list[Item]:
+        return [item for item in shown(part, Medium.HTML) if can_draw or not isinstance(item, Chart) or item.svg]
 
     def drawn(chart: Chart) -> Markup:
         """A picture, or a placeholder for one that another process draws while the rest of the page is written."""
@@ -50,7 +49,7 @@ def render(document: Document) -> str:
         "style": Markup(templates.get_template("report.css").render()),
         "charts_missing": not can_draw and any(not chart.svg for chart in document.charts),
         "drawn": drawn,
-        "shown": shown,
+        "shown": drawable,
         "kind_of": lambda item: type(item).__name__.lower(),
         "with_code": with_code,
         "Tone": Tone,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from paceline.report.document import Document, Finding, Item, Lines, Medium, Section, Table, Tone
+from paceline.report.document import Document, Finding, Item, Lines, Medium, Section, Table, Tone, shown
 from paceline.report.text import one_line, split_code
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~#])")
@@ -26,10 +26,10 @@ def render(document: Document) -> str:
 
 def section_parts(section: Section) -> list[str]:
     """The paragraphs of a section; none where Markdown has nothing of it."""
-    shown = section.shown(Medium.MARKDOWN)
-    parts = [f"## {escape(section.title)}"] if section.title and shown else []
+    items_shown = shown(section, Medium.MARKDOWN)
+    parts = [f"## {escape(section.title)}"] if section.title and items_shown else []
     # Findings that follow each other are one list.
-    for is_list, items in groupby(shown, lambda item: isinstance(item, Finding)):
+    for is_list, items in groupby(items_shown, lambda item: isinstance(item, Finding)):
         texts = [part for item in items for part in _item(item)]
         parts += ["\n".join(texts)] if is_list else texts
     return parts
@@ -52,10 +52,10 @@ def _item(item: Item) -> Iterator[str]:
         yield f"- **{escape(item.head)}**:" + "".join(f" {escape(text)}." for text in texts)
 
 
-def table(shown: Table) -> str:
+def table(one: Table) -> str:
     """A table with its numbers to the right."""
-    ruler = "|" + "|".join("---:" if column.numeric else "---" for column in shown.columns) + "|"
-    return "\n".join([_line(shown.headers), ruler, *map(_line, shown.lines)])
+    ruler = "|" + "|".join("---:" if column.numeric else "---" for column in one.columns) + "|"
+    return "\n".join([_line(one.headers), ruler, *map(_line, one.lines)])
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,15 +1,14 @@
-"""What a document draws, as one picture."""
+"""What a document draws first, as a picture."""
 
 from __future__ import annotations
 
 from paceline.core.errors import InputError
-from paceline.report.charts import draw_png, stacked
+from paceline.report.charts import draw_png
 from paceline.report.document import Document
 
 
-def render(document: Document, *, every: bool = False) -> bytes:
-    """The first chart of a document, or `every` one below the other."""
-    charts = document.charts
-    if not charts:
+def render(document: Document) -> bytes:
+    """The first chart of a document."""
+    if not document.charts:
         raise InputError("nothing-to-draw", "there is nothing to draw: no case has the figures for a chart")
-    return draw_png(stacked(charts if every else charts[:1]))
+    return draw_png(document.charts[0])

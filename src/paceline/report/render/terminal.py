@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from paceline.report.document import Block, Cell, Document, Finding, Lines, Medium, Section, Table, Tone
+from paceline.report.document import Cell, Document, Finding, Lines, Medium, Section, Table, Tone, shown
 from paceline.report.text import clean, one_line, plain
 
 WIDTH = 100
@@ -65,25 +65,21 @@ class Printer:
         for place, block in enumerate(document.blocks):
             if place or document.answer:
                 self.console.print()
-            self.block(block)
-
-    def block(self, block: Block) -> None:
-        """One answer with its sections."""
-        self.console.print(self.text(block.answer, "bold"))
-        if block.about:
-            self.console.print(self.text(block.about, "dim"))
-        for section in block.sections:
-            self.section(section)
+            self.console.print(self.text(block.answer, "bold"))
+            if block.about:
+                self.console.print(self.text(block.about, "dim"))
+            for section in block.sections:
+                self.section(section)
 
     def section(self, section: Section) -> None:
         """A heading and what stands below it; nothing where this medium has nothing of it."""
-        shown = section.shown(Medium.TERMINAL)
-        if not shown:
+        items = shown(section, Medium.TERMINAL)
+        if not items:
             return
         self.console.print()
         if section.title:
             self.console.print(self.text(section.title, _COLOURS.get(section.tone, "bold")))
-        for item in shown:
+        for item in items:
             if isinstance(item, Table):
                 self.show_table(item)
             elif isinstance(item, Lines):
@@ -136,16 +132,16 @@ class Printer:
         last = ""
         for cells in zip(*(column.cells for column in (*groups, *columns)), strict=True):
             group = ", ".join(one_line(cell.text) for cell in cells[: len(groups)])
-            shown = [self.cell(cell) for cell in cells[len(groups) :]]
+            row = [self.cell(cell) for cell in cells[len(groups) :]]
             if is_shared:
-                shown.insert(0, self.text(group))
+                row.insert(0, self.text(group))
             elif groups:
                 if group != last:
                     drawn.add_section()
                     drawn.add_row(self.text(group, "bold"))
-                shown[0] = Text("  ") + shown[0]
+                row[0] = Text("  ") + row[0]
             last = group
-            drawn.add_row(*shown)
+            drawn.add_row(*row)
         return drawn
 
     def cell(self, cell: Cell) -> Text:

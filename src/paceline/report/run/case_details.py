@@ -10,12 +10,12 @@ from paceline.analysis.summary import CaseRow, sampled
 from paceline.core.quantity import show_duration
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
-from paceline.report.document import Badge, Cell, Column, Details, Finding, Item, Lines, Pairs, Table, Tone
+from paceline.report.document import Badge, Cell, Details, Finding, Item, Lines, Pairs, Table, Tone
 from paceline.report.numbers import half_width, show_value
 from paceline.report.render.html import is_table, show_fact
 from paceline.report.run.columns import warning_badges
 from paceline.report.run.samples_chart import distribution
-from paceline.report.run.sweeps import all_tables
+from paceline.report.run.sweeps import sweep_tables
 from paceline.report.text import humanize, one_line, when
 
 PERCENTILES = ("90", "95", "99", "99.9")
@@ -58,7 +58,7 @@ def _items(row: CaseRow) -> Iterator[Item]:
     if chart := distribution(source) if source else None:
         yield chart
     yield from _figures(row.figures)
-    yield from (replace(table, is_folded=True) for table in all_tables(row))
+    yield from (replace(table, is_folded=True) for table in sweep_tables(row, every=True))
     attempt = {
         "started": when(record.started_at),
         "took, start-up included": show_duration(record.seconds),
@@ -102,45 +102,34 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _figures(figures: Sequence[Measurement]) -> Iterator[Item]:
-    estimates, repeated, single = [], [], {}
+    estimates: list[list[str | Cell]] = []
+    repeated: list[list[str | Cell]] = []
+    single = {}
     for figure in figures:
         name, unit, count = one_line(f"{humanize(figure.name)} {figure.scope}"), figure.unit, f"{figure.count:,}"
+        summary, interval, value = figure.summary, figure.interval, show_value(figure.value, figure.unit)
         if figure.is_estimate:
             texts = ["–", "–", "–"]
-            if interval := figure.interval:
+            if interval:
                 texts = [bare(interval.low, unit), bare(interval.high, unit), f"{interval.confidence:.0%}"]
-            value = Cell(show_value(figure.value, unit), leads=True)
-            estimates.append([Cell(name), value, *map(Cell, texts), Cell(count)])
+            estimates.append([name, Cell(value, leads=True), *texts, count])
         elif figure.count > 1:
-            summary = figure.summary
-            mean = _with_interval(summary.mean, unit, summary.mean_interval)
-            median = _with_interval(summary.median, unit, summary.median_interval)
+            averages = ((summary.mean, summary.mean_interval), (summary.median, summary.median_interval))
+            leading = [Cell(_with_interval(one, unit, its), leads=figure.value == one) for one, its in averages]
             tails = [figure.percentile(percentile) for percentile in PERCENTILES]
             texts = [bare(value, unit) if value is not None else "–" for value in (summary.minimum, *tails)]
-            texts += [bare(summary.maximum, unit), count, str(summary.outliers)]
-            leading = [
-                Cell(mean, leads=figure.value == summary.mean),
-                Cell(median, leads=figure.value == summary.median),
-            ]
-            repeated.append([Cell(name), *leading, *map(Cell, texts)])
+            repeated.append([name, *leading, *texts, bare(summary.maximum, unit), count, str(summary.outliers)])
         else:
-            single[name] = show_value(figure.value, unit)
+            single[name] = value
     if estimates:
         headers = ["Metric", "Value", "From", "To", "Confidence", "Observations"]
-        yield _table("Estimated from many observations", headers, estimates)
+        yield Table.of_lines(headers, estimates, 1, "Estimated from many observations")
     if repeated:
         headers = ["Metric", "Mean", "Median", "Lowest", *(f"p{name}" for name in PERCENTILES)]
-        yield _table("Measured repeatedly", [*headers, "Highest", "Samples", "Outliers"], repeated)
+        yield Table.of_lines([*headers, "Highest", "Samples", "Outliers"], repeated, 1, "Measured repeatedly")
         yield Lines((_NOTE,), Tone.NOTE)
     if single:
         yield Pairs(single, "Measured once")
-
-
-def _table(title: str, headers: Sequence[str], lines: Sequence[Sequence[Cell]]) -> Table:
-    columns = zip(headers, zip(*lines, strict=True), strict=True)
-    return Table(
-        tuple(Column(header, cells, numeric=header != "Metric") for header, cells in columns), title, is_dense=True
-    )
 
 
 def _with_interval(value: float, unit: str, interval: Interval | None) -> str:

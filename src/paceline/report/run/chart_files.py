@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ from paceline.core.files import write_atomic
 from paceline.core.run import RunRecords
 from paceline.report.charts import Chart, draw_png
 from paceline.report.document import Medium
-from paceline.report.export.csv import harmless
+from paceline.report.export.csv import csv_text
 from paceline.report.run.document import detailed_rows, document
 from paceline.report.run.samples_chart import distribution
 
@@ -66,25 +64,18 @@ def chart_files(records: RunRecords, *, ceilings: KnownCeilings | None = None) -
 
 def to_csv(rows: Rows) -> str:
     """The rows under every name that any of them has."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: harmless(_cell(value)) for name, value in row.items()})
-    return file.getvalue()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_text(columns, ({name: _cell(value) for name, value in row.items()} for row in rows))
 
 
 def _of_samples(summary: RunSummary) -> Iterator[tuple[Chart, str, Rows]]:
     for row in detailed_rows(summary):
         source = sampled(row.record, row.headline)
-        chart = distribution(source) if source is not None else None
-        if source is None or chart is None:
-            continue
-        rows: Rows = [
-            {"sample": place, source.metric.name: value, "unit": source.metric.unit}
-            for place, value in enumerate(source.samples, start=1)
-        ]
-        yield chart, f"{row.label} {source.metric.name}", rows
+        if source is not None and (chart := distribution(source)):
+            name, unit = source.metric.name, source.metric.unit
+            samples = enumerate(source.samples, start=1)
+            rows: Rows = [{"sample": place, name: value, "unit": unit} for place, value in samples]
+            yield chart, f"{row.label} {name}", rows
 
 
 def _rows_of(chart: Chart) -> Rows:
@@ -110,7 +101,7 @@ def _data_in(part: Any) -> Iterator[Rows]:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else "" if value is None else value
+    return json.dumps(value) if isinstance(value, dict | list) else value
 
 
 def _slug(title: str) -> str:

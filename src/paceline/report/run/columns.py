@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.analysis import serving
 from paceline.analysis.summary import CaseRow, RunSummary
 from paceline.core.case import Category, is_micro
+from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.document import Badge, Cell, Column, Tone
-from paceline.report.numbers import half_width, percent, show_at, show_value
+from paceline.report.numbers import half_width, show_at, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
@@ -85,10 +87,8 @@ def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRo
 
 def warning_badges(row: CaseRow) -> tuple[Badge, ...]:
     """A badge for each kind of warning, with the messages as its note."""
-    messages: dict[str, list[str]] = {}
-    for warning in row.warnings:
-        messages.setdefault(warning.kind, []).append(warning.message)
-    return tuple(Badge(kind, note="; ".join(texts)) for kind, texts in sorted(messages.items()))
+    kinds = sorted(group_by(row.warnings, lambda warning: warning.kind).items())
+    return tuple(Badge(kind, note="; ".join(one.message for one in warnings)) for kind, warnings in kinds)
 
 
 def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, str, Filler]]:
@@ -120,15 +120,9 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
             return Cell()
         return next((cell for name in ("compute_rate", "bandwidth") if (cell := _of(row, name)).text), Cell())
 
-    def operations(row: CaseRow) -> Cell:
-        figure = row.figure("iops")
-        if figure is None or figure is row.headline:
-            return Cell()
-        return Cell(show_count(figure.value), _sortable(figure.value))
-
     # Of a disk it matters how many operations it does and how long the slow ones take.
     storage: list[tuple[str, str, Filler]] = [
-        ("iops", "IOPS", operations),
+        ("iops", "IOPS", lambda row: _of(row, "iops", show_count)),
         ("latency", "Latency", lambda row: _of(row, "latency")),
         ("p99", "p99", lambda row: _p99(row.figure("latency"))),
     ]
@@ -187,10 +181,12 @@ def _number(value: float, unit: str) -> Cell:
     return Cell(show_value(value, unit), _sortable(value))
 
 
-def _of(row: CaseRow, name: str) -> Cell:
-    """A figure of a case, unless it is the headline."""
+def _of(row: CaseRow, name: str, show: Callable[[float], str] | None = None) -> Cell:
+    """A figure of a case, unless it is the headline; in its unit, unless the header has that."""
     figure = row.figure(name)
-    return _number(figure.value, figure.unit) if figure and figure is not row.headline else Cell()
+    if figure is None or figure is row.headline:
+        return Cell()
+    return Cell(show(figure.value), _sortable(figure.value)) if show else _number(figure.value, figure.unit)
 
 
 def _p99(figure: Measurement | None) -> Cell:
@@ -237,12 +233,7 @@ def _served(name: str, show: Callable[[float], str]) -> Filler:
     return cell
 
 
-def _seconds(value: float) -> str:
-    return show_value(value, "s")
-
-
-def _percent(value: float) -> str:
-    return percent(value / 100)
+_seconds, _percent, _joules = (partial(show_value, unit=unit) for unit in ("s", "%", "J"))
 
 
 def _p90(row: CaseRow) -> Cell:
@@ -289,7 +280,7 @@ _SERVING: list[tuple[str, str, Filler]] = [
     ("batch", "Batch", _served("batch_size", lambda value: f"{value:.3g}")),
     ("cpu", "CPU cores", _served("cpu_utilisation", lambda value: f"{value / 100:.2g}")),
     ("gpu", "GPU", _served("gpu_utilisation", _percent)),
-    ("energy", "Energy", _served("energy_per_request", lambda value: show_value(value, "J"))),
+    ("energy", "Energy", _served("energy_per_request", _joules)),
     ("cost", "USD /1000", _served("cost_per_thousand", lambda value: f"{value:.3g}")),
 ]
 

@@ -25,20 +25,7 @@ from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
-from paceline.report.document import (
-    Block,
-    Card,
-    Document,
-    Finding,
-    Instance,
-    Item,
-    Lines,
-    Medium,
-    Pairs,
-    Section,
-    Table,
-    Tone,
-)
+from paceline.report.document import Block, Card, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
 from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value
 from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
@@ -46,8 +33,7 @@ from paceline.report.run.case_details import case_details, case_key
 from paceline.report.run.columns import CaseTable, case_tables, short_labels
 from paceline.report.run.overview import overview
 from paceline.report.run.section import report_sections
-from paceline.report.run.sweep_charts import sweep_charts
-from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_tables
+from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
 from paceline.report.text import humanize, one_line, told_apart, when
 
 if TYPE_CHECKING:
@@ -62,11 +48,7 @@ MOST_INSTANCES = 4  # cases with a warning that are not folded
 
 
 def show(
-    records: RunRecords,
-    console: Console | None = None,
-    *,
-    ceilings: KnownCeilings | None = None,
-    every: bool = False,
+    records: RunRecords, console: Console | None = None, *, ceilings: KnownCeilings | None = None, every: bool = False
 ) -> None:
     """Show a run on a terminal or in a pipe: of very many cases those that say the most, or `every` one."""
     from paceline.report.render import terminal  # which pages do without
@@ -310,7 +292,7 @@ def _warnings(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
             yield Finding(f"{kind.mark} {kind.kind}", (f"in {', '.join(kind.labels)}",), ("; or ".join(kind.remedies),))
         else:
             instances = tuple(
-                Instance(row.label, case_key(row), warning.message)
+                Finding(row.label, (warning.message,), link=case_key(row))
                 for row in summary.rows
                 for warning in row.warnings
                 if warning.kind == kind.kind

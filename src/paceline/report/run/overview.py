@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from paceline.analysis.summary import CaseRow
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
-from paceline.report.charts import ACCENT, CONFIG, WARNING, Chart, Spec, interval_bars, names_axis
+from paceline.report.charts import Chart, interval_bars, names_axis
 from paceline.report.numbers import axis_scale, half_width, show_figure
+from paceline.report.style import ACCENT, CONFIG, WARNING, Spec
 from paceline.report.text import heading, humanize, one_line
 
 BARS = 60  # of one metric at most; nobody reads more
@@ -27,11 +29,8 @@ _NARROW, _NARROW_LETTERS = 7.9, frozenset("abcdefghijklnopqrstuvxyz0123456789_ .
 
 def overview(cases: Sequence[CaseRow]) -> Chart | None:
     """Every headline with its interval; one panel for each metric and unit, since others cannot be compared."""
-    panels: dict[tuple[str, str, Better], list[CaseRow]] = {}
-    for row in cases:
-        if row.headline and math.isfinite(row.headline.value):
-            metric = row.headline.metric
-            panels.setdefault((metric.name, metric.unit, metric.better), []).append(row)
+    known = [(row, row.headline) for row in cases if row.headline and math.isfinite(row.headline.value)]
+    panels = group_by(known, lambda pair: (pair[1].name, pair[1].unit, pair[1].metric.better))
     if not panels:
         return None
     notes = []
@@ -40,54 +39,46 @@ def overview(cases: Sequence[CaseRow]) -> Chart | None:
         if len(rows) > BARS:
             metric_name = humanize(name) + (f" in {unit}" if unit and names.count(name) > 1 else "")
             notes.append(f"The {BARS} best of {len(rows):,} cases by {metric_name} are drawn.")
-            rows.sort(key=lambda row: row.headline.value if row.headline else 0.0, reverse=better is not Better.LOWER)
+            rows.sort(key=lambda pair: pair[1].value, reverse=better is not Better.LOWER)
             del rows[BARS:]
-    shown = [row for rows in panels.values() for row in rows]
+    shown = [(one_line(row.label), figure) for rows in panels.values() for row, figure in rows]
     # Layouts and generated models have long names that differ at their ends: they take room from the bars.
-    room = min(MOST_ROOM, max(ROOM, _LETTER * max(len(one_line(row.label)) for row in shown)))
+    room = min(MOST_ROOM, max(ROOM, _LETTER * max(len(label) for label, _ in shown)))
     specs = [_panel(name, unit, better, rows, room) for (name, unit, better), rows in panels.items()]
     return Chart(
         spec={"vconcat": specs, "spacing": 26, "config": CONFIG},
         title="Result of each case with its interval",
-        description="; ".join(f"{one_line(row.label)}: {show_figure(row.headline)}" for row in shown if row.headline),
+        description="; ".join(f"{label}: {show_figure(figure)}" for label, figure in shown),
         notes=tuple(notes),
     )
 
 
-def _panel(name: str, unit: str, better: Better, rows: Sequence[CaseRow], room: float) -> Spec:
-    figures = [row.headline for row in rows if row.headline]
-    scale, label = axis_scale(unit, max(abs(figure.value) for figure in figures))
+def _panel(name: str, unit: str, better: Better, rows: Sequence[tuple[CaseRow, Measurement]], room: float) -> Spec:
+    scale, label = axis_scale(unit, max(abs(figure.value) for _, figure in rows))
     # What tells a name from the others is often at its end: a long one has several lines.
     broken = {
         label: wrap(label, _LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …") or [label]
-        for label in (one_line(row.label) for row in rows)
+        for label in (one_line(row.label) for row, _ in rows)
     }
     most = max(len(lines) for lines in broken.values())
-    values = []
-    for row, figure in zip(rows, figures, strict=True):
-        interval = figure.interval
-        values.append(
-            {
-                "case": one_line(row.label),
-                "value": figure.value / scale,
-                "low": (interval.low if interval else figure.value) / scale,
-                "high": (interval.high if interval else figure.value) / scale,
-                "text": _bar_text(row, figure, scale),
-                "warning": bool(row.warnings),
-            }
-        )
+    values = [
+        {
+            "case": one_line(row.label),
+            "value": figure.value / scale,
+            "low": (figure.interval.low if figure.interval else figure.value) / scale,
+            "high": (figure.interval.high if figure.interval else figure.value) / scale,
+            "text": _bar_text(row, figure, scale),
+            "warning": bool(row.warnings),
+        }
+        for row, figure in rows
+    ]
     colour = {"condition": {"test": "datum.warning", "value": WARNING}, "value": ACCENT}
     limit = _limit(list(broken), room) if most == 1 else room
     y = names_axis(labelLimit=limit, minExtent=190, **(_broken(broken) if most > 1 else {}))
     title = heading(humanize(name)) + (f", {label}" if label else "")
+    subtitle = f"{better.value} is better" if better is not Better.NEITHER else ""
     return {
-        "title": {
-            "text": title,
-            "subtitle": f"{better.value} is better" if better is not Better.NEITHER else "",
-            "anchor": "start",
-            "frame": "group",
-            "offset": 8,
-        },
+        "title": {"text": title, "subtitle": subtitle, "anchor": "start", "frame": "group", "offset": 8},
         "data": {"values": values},
         "width": BARS_WIDTH - (room - ROOM),
         "height": {"step": max(30, _LINE_HEIGHT * most + 8)},
@@ -107,12 +98,9 @@ def _broken(lines: Mapping[str, list[str]]) -> Spec:
 
 def _limit(names: Sequence[str], room: float) -> float | Spec:
     """The limit of names that may need one: to measure a name takes milliseconds, and most are short beyond warning."""
-    long = [len(name) for name in names if _most_width(name) > room]
+    widest = {name: sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name) for name in names}
+    long = [len(name) for name, width in widest.items() if width > room]
     return {"expr": f"length(datum.label) < {min(long)} ? 0 : {room}"} if long else 0
-
-
-def _most_width(name: str) -> float:
-    return sum(_NARROW if letter in _NARROW_LETTERS else 2 * _NARROW for letter in name)
 
 
 def _bar_text(row: CaseRow, figure: Measurement, scale: float) -> str:

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from paceline.core.record import Measurement
 from paceline.core.stats import resolves
-from paceline.report.charts import ACCENT, FONT, GRID, INK, MUTED, Chart, thinned
+from paceline.report.charts import Chart
 from paceline.report.numbers import axis_scale, show_at, show_value
+from paceline.report.style import ACCENT, FONT, GRID, INK, MUTED
 from paceline.report.text import heading, humanize
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BARS, _RIGHT, _BOTTOM = 62, 8, 550, 190, 26, 170, 36, 42
 _TOTAL = (_LEFT + _WIDTH + _GAP + _BARS + _RIGHT, _TOP + _HEIGHT + _BOTTOM)
 _BASE = _TOP + _HEIGHT  # where the lower axis lies
+PLOTTED = 2000  # samples at most; more would only make the file larger
 
 Values = NDArray[np.float64]
 
@@ -33,7 +35,7 @@ def distribution(measurement: Measurement) -> Chart | None:
     metric, summary = measurement.metric, measurement.summary
     scale, label = axis_scale(metric.unit, summary.median)
     values = samples / scale
-    low, high = _domain(values)
+    domain = low, high = _domain(values)
     clipped = int(((values < low) | (values > high)).sum())
     places = thinned(values)
     where = f" at {show_at(measurement.at)}" if measurement.at else ""
@@ -48,9 +50,19 @@ def distribution(measurement: Measurement) -> Chart | None:
         notes.append(
             f"{clipped} {'sample lies' if clipped == 1 else 'samples lie'} beyond the axis, drawn at its edge."
         )
+    parts = [
+        *_vertical_axis(domain, title),
+        *_interval(measurement, scale, domain),
+        *_dots(values, places, domain),
+        *_lower_axis(8, values.size + 1, _LEFT, _WIDTH, "sample, in the order taken"),
+        *_bars(values, domain),
+        *_percentiles(measurement, scale, domain),
+    ]
+    width, height = _TOTAL
+    style = f'font-family="{html.escape(FONT)}" font-size="12"'
     return Chart(
         spec={},
-        svg=_picture(measurement, values, places, (low, high), scale, title),
+        svg=f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {style}>{"".join(parts)}</svg>',
         title=f"{heading(humanize(metric.name))}{where} over time, and its distribution",
         description=(
             f"{summary.count} samples; median {show_value(summary.median, metric.unit)}, "
@@ -60,23 +72,14 @@ def distribution(measurement: Measurement) -> Chart | None:
     )
 
 
-def _picture(
-    measurement: Measurement, values: Values, places: list[int], domain: tuple[float, float], scale: float, title: str
-) -> str:
-    parts = [
-        *_vertical_axis(domain, title),
-        *_interval(measurement, scale, domain),
-        *_dots(values, places, domain),
-        *_lower_axis(ticks(0, values.size + 1, 8, whole=True), (0, values.size + 1), _LEFT, _WIDTH, _OVER_TIME),
-        *_bars(values, domain),
-        *_percentiles(measurement, scale, domain),
-    ]
-    width, height = _TOTAL
-    style = f'font-family="{html.escape(FONT)}" font-size="12"'
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {style}>{"".join(parts)}</svg>'
-
-
-_OVER_TIME = "sample, in the order taken"
+def thinned(values: Values) -> list[int]:
+    """Places of the samples to draw: all, or the lowest and highest of each stretch so that no spike is lost."""
+    if values.size <= PLOTTED:
+        return list(range(values.size))
+    places: set[int] = set()
+    for stretch in np.array_split(np.arange(values.size), PLOTTED // 2):
+        places |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
+    return sorted(places)
 
 
 def _vertical_axis(domain: tuple[float, float], title: str) -> Iterator[str]:
@@ -114,15 +117,13 @@ def _bars(values: Values, domain: tuple[float, float]) -> Iterator[str]:
     """How many samples lie in each stretch of the vertical axis."""
     counts, edges = np.histogram(np.clip(values, *domain), bins=min(40, max(8, values.size // 4)), range=domain)
     left, most = _LEFT + _WIDTH + _GAP, int(counts.max())
-    last = ticks(0, most, 3, whole=True)[-1]
-    span = (0.0, float(max(most, last)))
     tops = _heights(edges, domain)
     for place, count in enumerate(counts.tolist()):
         if count:
             height = tops[place] - tops[place + 1]
-            size = f'width="{count / span[1] * _BARS:.1f}" height="{height * 0.84:.1f}"'
+            size = f'width="{count / most * _BARS:.1f}" height="{height * 0.84:.1f}"'
             yield f'<rect x="{left}" y="{tops[place + 1] + height * 0.08:.1f}" {size} fill="{ACCENT}" opacity="0.75"/>'
-    yield from _lower_axis(ticks(0, most, 3, whole=True), span, left, _BARS, "samples")
+    yield from _lower_axis(3, most, left, _BARS, "samples")
 
 
 def _percentiles(measurement: Measurement, scale: float, domain: tuple[float, float]) -> Iterator[str]:
@@ -141,10 +142,10 @@ def _percentiles(measurement: Measurement, scale: float, domain: tuple[float, fl
         yield f'<text x="{left + _BARS + 5}" y="{y + 4:.1f}" fill="{INK}">{name}</text>'
 
 
-def _lower_axis(marks: list[float], span: tuple[float, float], left: float, width: float, title: str) -> Iterator[str]:
+def _lower_axis(wanted: int, most: float, left: float, width: float, title: str) -> Iterator[str]:
     yield f'<path d="M{left} {_BASE}h{width}" stroke="{GRID}"/>'
-    for mark in marks:
-        x = left + (mark - span[0]) / (span[1] - span[0]) * width
+    for mark in ticks(0, most, wanted, whole=True):
+        x = left + mark / most * width
         yield f'<path d="M{x:.1f} {_BASE}v5" stroke="{GRID}"/>'
         yield f'<text x="{x:.1f}" y="{_BASE + 17}" text-anchor="middle" fill="{MUTED}">{_number(mark)}</text>'
     middle = left + width / 2

@@ -11,14 +11,7 @@ from paceline.analysis.summary import CaseRow
 from paceline.core.quantity import show_count
 from paceline.core.subject import REQUEST_STAGES
 from paceline.report.charts import (
-    ACCENT,
-    GRID,
-    LINES,
-    MS,
-    MUTED,
-    WIDTH,
     Chart,
-    Spec,
     coloured,
     framed,
     latency_scale,
@@ -28,20 +21,16 @@ from paceline.report.charts import (
     stacked_bars,
     ticks,
 )
-from paceline.report.numbers import axis_scale, show_figure, show_value
+from paceline.report.numbers import MS, axis_scale, show_figure, show_value
 from paceline.report.numbers import share as share_of
+from paceline.report.style import ACCENT, GRID, LINES, MUTED, WIDTH, Spec, parted
 from paceline.report.text import one_line, told_apart
 
 PANEL, PANELS_ABREAST, MOST_PANELS = 204, 3, 12
 
 # Waiting is warm, computing is the accent, the client's own part is grey.
-_STAGE_COLOURS = dict(
-    zip(
-        REQUEST_STAGES,
-        (LINES[7], MUTED, LINES[5], LINES[3], LINES[6], LINES[1], LINES[4], ACCENT, LINES[2], LINES[7]),
-        strict=True,
-    )
-)
+_COLOURS = (LINES[7], MUTED, LINES[5], LINES[3], LINES[6], LINES[1], LINES[4], ACCENT, LINES[2], LINES[7])
+_STAGE_COLOURS = dict(zip(REQUEST_STAGES, _COLOURS, strict=True))
 
 
 def stages(rows: Sequence[CaseRow]) -> Chart | None:
@@ -140,8 +129,7 @@ def details(rows: Sequence[CaseRow]) -> list[Chart]:
     """All other charts, those of one model after those of another."""
     charts: list[Chart | None] = []
     for group in serving.by_model(rows):
-        parts = [group[start : start + len(LINES)] for start in range(0, len(group), len(LINES))]
-        charts += [distributions(part, _part(place, len(parts))) for place, part in enumerate(parts, start=1)]
+        charts += [distributions(part, which) for part, which in parted(group)]
         charts += [stages(group), batches(group), cost(group)]
     return [chart for chart in charts if chart is not None]
 
@@ -205,13 +193,8 @@ def distributions(rows: Sequence[CaseRow], part: str = "") -> Chart | None:
     bounds = sorted({limit for row, _ in cases for limit in list(serving.slo(row).values())[-1:]})
     spanned = [value["latency"] for value in values] + [limit / MS for limit in bounds]
     low, high = 0.9 * min(spanned), 1.1 * max(spanned)
-    x = quantity(
-        "latency",
-        "latency, ms",
-        {"type": "log", "domain": [low, high], "nice": False},
-        grid=False,
-        **ticks(low, high),
-    )
+    scale: Spec = {"type": "log", "domain": [low, high], "nice": False}
+    x = quantity("latency", "latency, ms", scale, grid=False, **ticks(low, high))
     style = {"labelExpr": "'p' + datum.value", "labelPadding": 6, "gridDash": [3, 3], "gridColor": GRID}
     y = quantity("part", "requests answered", {"domain": [0, 100]}, values=list(PERCENTILES), **style)
     line = {"x": x, "y": y, "color": coloured(names, style=_STROKES), "order": {"field": "part"}}
@@ -253,16 +236,11 @@ def cost(rows: Sequence[CaseRow]) -> Chart | None:
     scale = latency_scale([value["latency"] for value in values])
     title = "Cost over latency"
     hint = f"further left and lower is better; coloured: none is better in {percentile}, throughput and cost together"
-    x = quantity(
-        "latency",
-        f"{percentile} latency, ms",
-        scale["scale"],
-        **{"grid": False, "tickCount": 8} | scale["axis"],
-    )
+    axis: Spec = {"grid": False, "tickCount": 8} | scale["axis"]
+    x = quantity("latency", f"{percentile} latency, ms", scale["scale"], **axis)
     y = quantity("cost", "USD for a thousand requests", {"zero": True}, tickCount=5, format="~g")
-    points = layer(
-        "point", {"x": x, "y": y, "color": coloured(names, colours)}, values, filled=True, size=90, opacity=1
-    )
+    place = {"x": x, "y": y, "color": coloured(names, colours)}
+    points = layer("point", place, values, filled=True, size=90, opacity=1)
     return Chart(
         spec=framed(title, shared, hint, lines=True, width=WIDTH, height=230, **points),
         title=f"{title}: {shared or own[0]}",
@@ -323,7 +301,3 @@ def _describe(name: str, curve: Curve, tail: str) -> str:
     )
     capacity = f", capacity {show_figure(curve.capacity)}" if curve.capacity else ""
     return f"{name}: {tail} at {loads}{capacity}"
-
-
-def _part(place: int, of: int) -> str:
-    return f" ({place} of {of})" if of > 1 else ""

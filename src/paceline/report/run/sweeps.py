@@ -1,40 +1,49 @@
-"""Tables of sweeps: a row for each point, or a matrix where the points are pairs."""
+"""Sweeps as tables and charts: a row for each point and lines over sizes, or a matrix where the points are pairs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.analysis import serving
 from paceline.analysis.figures import Sweep
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Category
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
+from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
+from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, quantity
 from paceline.report.document import Table
-from paceline.report.numbers import half_width, show_coordinate, show_value
+from paceline.report.numbers import axis_scale, half_width, show_at, show_coordinate, show_value
+from paceline.report.style import ACCENT, GRID, INK, WIDTH, Spec, parted
 from paceline.report.text import heading, humanize, one_line, told_apart
 
+MOST_TICKS = 9
+MOST_NUMBERS = 16  # devices; in a larger matrix the numbers would not fit into their cells
+WIDE = 12.0  # from this ratio on, an axis from zero would press the smaller values to the ground
 
-def sweep_tables(row: CaseRow) -> list[Table]:
-    """The tables of one case: one for each of its sweeps, of pairs only what leads; served cases share theirs."""
+_SIZE_LABEL = (
+    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~g') + ' GiB' : "
+    "datum.value >= 1048576 ? format(datum.value / 1048576, '~g') + ' MiB' : "
+    "datum.value >= 1024 ? format(datum.value / 1024, '~g') + ' KiB' : format(datum.value, '~g') + ' B'"
+)
+
+_Series = tuple[CaseRow, Sweep, Metric]
+
+
+def sweep_tables(row: CaseRow, *, every: bool = False) -> list[Table]:
+    """The tables of one case: one for each of its sweeps, of pairs what leads or `every` metric.
+
+    Served cases share theirs, and have their own only where everything is wanted.
+    """
     tables = []
-    for sweep in row.sweeps if row.case.category != Category.SERVING else ():
+    for sweep in row.sweeps if every or row.case.category != Category.SERVING else ():
         leading = leading_metric(row, sweep)
-        if not sweep.is_matrix:
-            tables.append(_list(sweep, leading))
-        elif leading is not None:
-            tables.append(_matrix(sweep, leading))
-    return tables
-
-
-def all_tables(row: CaseRow) -> list[Table]:
-    """Everything that was measured at points: of pairs, a matrix for each metric."""
-    tables = []
-    for sweep in row.sweeps:
         if sweep.is_matrix:
-            tables += [_matrix(sweep, metric) for metric in sweep.metrics]
+            tables += [_matrix(sweep, metric) for metric in sweep.metrics if every or metric == leading]
         else:
-            tables.append(_list(sweep, leading_metric(row, sweep)))
+            tables.append(_list(sweep, leading))
     return tables
 
 
@@ -97,11 +106,10 @@ def _list(sweep: Sweep, leading: Metric | None) -> Table:
 
 
 def _matrix(sweep: Sweep, metric: Metric) -> Table:
-    sources = list(dict.fromkeys(point.at["from"] for point in sweep.points))
-    targets = sorted(dict.fromkeys(point.at["to"] for point in sweep.points), key=_sort_key)
+    sources, targets = (sorted({point.at[end] for point in sweep.points}, key=_natural) for end in ("from", "to"))
     figures = {(point.at["from"], point.at["to"]): point.figure(metric.name) for point in sweep.points}
     lines = []
-    for source in sorted(sources, key=_sort_key):
+    for source in sources:
         row = [figures.get((source, target)) for target in targets]
         texts = (show_value(figure.value, figure.unit) if figure else "" for figure in row)
         lines.append((one_line(f"from {source}"), *texts))
@@ -110,10 +118,147 @@ def _matrix(sweep: Sweep, metric: Metric) -> Table:
     return Table.of_lines(headers, lines, 1, one_line(title))
 
 
-def _sort_key(value: float | str) -> tuple[bool, float, str]:
+def _natural(value: float | str) -> tuple[bool, float, str]:
     """Numbers in their order, then names in theirs."""
-    return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
+    name = str(value)
+    return (False, float(name), "") if name.replace(".", "", 1).isdigit() else (True, 0.0, name)
 
 
 def _count(sweep: Sweep) -> str:
     return f"{len(sweep.points)} {'point' if len(sweep.points) == 1 else 'points'}"
+
+
+def sweep_charts(rows: Sequence[CaseRow]) -> list[Chart]:
+    """Cases that may be read together share a chart: one operation's kind, one backend, one number of ranks."""
+    measured = [
+        (row, sweep, metric)
+        for row in rows
+        if row.case.category != Category.SERVING  # which has charts of its own
+        for sweep in row.sweeps
+        if (metric := leading_metric(row, sweep)) is not None
+    ]
+
+    def kind(series: _Series) -> tuple[object, ...]:
+        row, sweep, metric = series
+        engine = row.record.subject.engine
+        return row.case.benchmark, engine, row.case.ranks, sweep.axes, metric.name, metric.unit
+
+    together = group_by((series for series in measured if series[1].is_line), kind)
+    drawn = [_lines(part, which) for series in together.values() for part, which in parted(series)]
+    maps = [_map(*series) for series in measured if series[1].is_matrix]
+    return [chart for chart in (*drawn, *maps) if chart is not None]
+
+
+def _lines(series: Sequence[_Series], part: str) -> Chart | None:
+    _, first, metric = series[0]
+    axis = first.axes[0]
+    common, names = told_apart([one_line(row.label) for row, _, _ in series])
+    values: list[Spec] = []
+    lines = []
+    for name, (row, sweep, _) in zip(names, series, strict=True):
+        for point in sorted(sweep.points, key=lambda point: float(point.at[axis])):
+            figure = point.figure(metric.name)
+            if figure is None or not math.isfinite(figure.value):
+                continue
+            low, high = (figure.interval.low, figure.interval.high) if figure.interval else (None, None)
+            values.append({"at": point.at[axis], "value": figure.value, "low": low, "high": high, "case": name})
+        best = row.headline
+        value = f", {show_value(best.value, best.unit)}" if best else ""
+        at = f" at {show_at(best.at)}" if best and best.at else ""
+        lines.append(f"{one_line(row.label)}: {len(sweep.points)} points{value}{at}")
+    if not values:
+        return None
+    scale, unit = axis_scale(metric.unit, min(_tops(values)))
+    scaled = ("value", "low", "high")  # a point that was seen once has no interval, and its line no shade there
+    values = [value | {key: value[key] / scale for key in scaled if value[key] is not None} for value in values]
+    place = {"x": _x(axis, values), "y": _y(metric, unit, values), "color": coloured(names, style={"labelLimit": 230})}
+    interval = place | {"y": place["y"] | {"field": "low"}, "y2": {"field": "high"}}
+    layers = [
+        layer("area", interval, opacity=0.18, clip=True, invalid="break-paths-show-domains"),
+        layer("line", place, strokeWidth=2, strokeJoin="round"),
+        layer("point", place, filled=True, size=26, opacity=1),
+    ]
+    title = f"{heading(humanize(metric.name))} over {humanize(axis)}"
+    better = f"{metric.better.value} is better" if metric.better is not Better.NEITHER else ""
+    return Chart(
+        spec=framed(f"{title}{part}", common, better, values=values, width=WIDTH, height=260, layer=layers),
+        title=f"{title}: {common or names[0]}{part}",
+        description="; ".join(lines),
+    )
+
+
+def _x(axis: str, values: Sequence[Spec]) -> Spec:
+    places = sorted({float(value["at"]) for value in values})
+    logarithmic = places[0] > 0 and places[-1] >= 16 * places[0]
+    step = math.ceil(len(places) / MOST_TICKS)
+    ticks = places[::-1][::step][::-1]  # the largest, which most headlines are from, has its tick
+    scale: Spec = {"type": "log", "base": 2} if logarithmic else {"zero": False}
+    style: Spec = {"values": ticks, "grid": False, "labelOverlap": "greedy", "labelFlush": False}
+    labels = {"labelExpr": _SIZE_LABEL} if axis == "size" else {}
+    return quantity("at", humanize(axis), scale | {"nice": False, "padding": 8}, **style, **labels)
+
+
+def _y(metric: Metric, unit: str, values: Sequence[Spec]) -> Spec:
+    axis: Spec = {"tickCount": 5}
+    scale: Spec = {"zero": True}
+    spanned = [value[key] for value in values for key in ("value", "low", "high") if value[key] is not None]
+    smallest, largest = min(spanned), max(spanned)
+    if smallest > 0 and _is_wide(metric, values):
+        scale = {"type": "log", "nice": False, "padding": 6}
+        axis |= {"values": decades(smallest, largest), "format": "~g"}
+    return quantity("value", humanize(metric.name) + (f", {unit}" if unit else ""), scale, **axis)
+
+
+def _is_wide(metric: Metric, values: Sequence[Spec]) -> bool:
+    """Whether an axis from zero would press what matters to the ground: a short time, or all of a slower line."""
+    if metric.unit == "s":
+        return bool(max(value["value"] for value in values) > WIDE * min(value["value"] for value in values))
+    tops = _tops(values)
+    return max(tops) > WIDE * min(tops)
+
+
+def _tops(values: Sequence[Spec]) -> list[float]:
+    """The largest value of each line."""
+    lines = group_by(values, lambda value: str(value["case"]))
+    return [max(0.0, *(value["value"] for value in line)) for line in lines.values()]
+
+
+def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
+    measured = [
+        (point.at, figure.value)
+        for point in sweep.points
+        if (figure := point.figure(metric.name)) is not None and math.isfinite(figure.value)
+    ]
+    largest = max((abs(value) for _, value in measured), default=0.0)
+    scale, unit = axis_scale(metric.unit, largest)
+    values: list[Spec] = [
+        {"from": str(at["from"]), "to": str(at["to"]), "value": value / scale, "text": show_count(value / scale)}
+        for at, value in measured
+    ]
+    order = sorted({value[end] for value in values for end in ("from", "to")}, key=_natural)
+    places = len(order)
+    step = 62 if places <= 8 else 46 if places <= MOST_NUMBERS else max(8, 640 // places)
+    edge: Spec = {"type": "ordinal", "sort": order, "scale": {"domain": order}}
+    lines: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
+    x = {"field": "to", "axis": {"title": "to", "orient": "top", **lines}, **edge}
+    y = {"field": "from", "axis": {"title": "from", **lines}, **edge}
+    # Shades of one colour, so that a style sheet can give it another; never so strong that a number on it is lost.
+    shade = quantity("value", scale={"domain": [0, largest / scale], "range": [0.04, 0.5]}) | {"legend": None}
+    place: Spec = {"x": x, "y": y}
+    layers = [layer("rect", place | {"fillOpacity": shade}, color=ACCENT, stroke=GRID, strokeOpacity=1)]
+    if places <= MOST_NUMBERS:
+        layers.append(layer("text", place | {"text": TEXT}, color=INK, fontSize=12 if places <= 8 else 10))
+    title = f"{heading(humanize(metric.name))} from one to another"
+    extremes = sorted(values, key=lambda value: value["value"])
+    ends = (("lowest", extremes[0]), ("highest", extremes[-1])) if extremes else ()
+    description = "; ".join(
+        f"{name} {value['text']} {unit} from {value['from']} to {value['to']}" for name, value in ends
+    )
+    size: Spec = {"width": {"step": step}, "height": {"step": step if places > MOST_NUMBERS else step * 0.6}}
+    head = (title + (f", {unit}" if unit else ""), one_line(row.label))
+    return Chart(
+        spec=framed(*head, values=values, layer=layers, **size),
+        title=f"{title}: {one_line(row.label)}",
+        description=description,
+        notes=(f"{heading(description)}.",) if description else (),
+    )

@@ -1,4 +1,4 @@
-"""What a simulation found, in sentences and tables that every form of its report shows."""
+"""What a simulation found, in sentences, tables and charts that every form of its report shows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from typing import Any
 
 from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Estimate, Study, StudyCell
+from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
+from paceline.report.charts import Chart, decades, framed, layer, quantity
 from paceline.report.document import Block, Card, Document, Lines, Pairs, Section, Table, Tone
 from paceline.report.export.csv import csv_text
 from paceline.report.numbers import half_width, percent, share
+from paceline.report.style import CONFIG, INK, LEGEND, LINES, MUTED, WIDTH, Spec
 from paceline.report.text import heading, one_line
 
 POLICIES = {
@@ -21,6 +24,14 @@ POLICIES = {
 }
 FIGURES = ("mean", "p50", "p95", "p99", "longest", "slowdown", "fairness", "utilisation", "worst_wait")
 WIDE = 0.1  # of a figure: from this half-width on, the answer says that more seeds are needed
+
+# Colour and form tell them apart, so that either alone does; two-tier is the accent.
+_COLOURS = dict(zip(POLICIES, (MUTED, LINES[4], LINES[1], LINES[0], INK), strict=True))
+_LARGE_DIAMOND, _UPRIGHT = "M0,-1.7L1.7,0L0,1.7L-1.7,0Z", "M-0.12,-1L0.12,-1L0.12,1L-0.12,1Z"
+_FORMS = dict(zip(POLICIES, ("square", "triangle-up", _LARGE_DIAMOND, "circle", _UPRIGHT), strict=True))
+_TAIL = {"p50": "median", "p95": "p95", "p99": "p99", "longest": "longest"}
+_LABELS = 150
+_LEGEND = {key: value for key, value in LEGEND.items() if key != "symbolType"}
 
 
 def answer(study: Study) -> str:
@@ -44,13 +55,11 @@ def answer(study: Study) -> str:
 
 def document(study: Study) -> Document:
     """How policies compare, then every figure of each, and what it assumes."""
-    from paceline.report.simulate.charts import charts  # which speaks of the policies by our words
-
     settings = study.settings
     seeds, devices, jobs = settings["seeds"], settings["devices"], settings["jobs"]
     seed_range = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     sections = [
-        Section("At a glance", tuple(charts(study)), key="glance"),
+        Section("At a glance", (gains(study), tails(study)), key="glance"),
         *_gains(study),
         _figures(study),
         Section("The policies", (Pairs({line.policy: POLICIES[line.policy] for line in study.cells[0].lines}),)),
@@ -60,14 +69,19 @@ def document(study: Study) -> Document:
     parts = [f"{settings['followers']:,} followers" + (f" with {devices} devices each" if devices > 1 else "")]
     parts += [f"{jobs:,} tasks"] if jobs else []
     parts.append(f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}; took {study.seconds:.1f} s")
-    cards = []  # each workload at its highest load
-    for name in dict.fromkeys(cell.workload for cell in study.cells):
-        highest = max((cell for cell in study.cells if cell.workload == name), key=lambda cell: cell.load)
-        if gain := highest.gain(OURS):
-            what, label = "sooner than round-robin, two-tier", f"{name}, load {highest.load:.3g}"
-            cards.append(Card(f"{gain.value:.2f}", "times", half_width(gain.relative), what, label, False))
-    block = Block(answer(study), ", ".join(parts), tuple(sections))
-    return Document("Simulation", (block,), cards=tuple(cards))
+    what = "sooner than round-robin, two-tier"
+    cards = tuple(
+        Card(f"{gain.value:.2f}", "times", half_width(gain.relative), what, _named(cell))
+        for cell in _highest(study)
+        if (gain := cell.gain(OURS))
+    )
+    return Document("Simulation", (Block(answer(study), ", ".join(parts), tuple(sections)),), cards=cards)
+
+
+def _highest(study: Study) -> list[StudyCell]:
+    """Each workload at its highest load."""
+    workloads = group_by(study.cells, lambda cell: cell.workload)
+    return [max(cells, key=lambda cell: cell.load) for cells in workloads.values()]
 
 
 def over_clairvoyant(cell: StudyCell) -> float | None:
@@ -131,12 +145,8 @@ def to_json(study: Study) -> str:
 def _estimate(estimate: Estimate | None) -> dict[str, Any]:
     if estimate is None:
         return {}
-    interval = estimate.interval
-    return {
-        "value": estimate.value,
-        "low": interval.low if interval else None,
-        "high": interval.high if interval else None,
-    }
+    low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
+    return {"value": estimate.value, "low": low, "high": high}
 
 
 def _gains(study: Study) -> list[Section]:
@@ -186,3 +196,116 @@ def _digits(seconds: float) -> str:
 
 def _names(cell: StudyCell) -> tuple[str, str]:
     return one_line(cell.workload), f"{cell.load:.3g}"
+
+
+def gains(study: Study) -> Chart:
+    """Mean completion time of each policy in each cell: against round-robin's, or in seconds if that was left out."""
+    against = all(cell.line(BASELINE) for cell in study.cells)
+    policies = [line.policy for line in study.cells[0].lines if not (against and line.policy == BASELINE)]
+    policies = policies or [BASELINE]
+    values: list[Spec] = [
+        {"cell": _named(cell), "policy": line.policy, **_estimate(estimate)}
+        for cell in study.cells
+        for line in cell.lines
+        if line.policy in policies
+        and (estimate := cell.gain(line.policy) if against else line.estimate("mean")) is not None
+    ]
+    title = "How many times sooner than round-robin with FCFS" if against else "Mean completion time, s"
+    x = quantity("value", None, {"zero": not against, "nice": True}, tickCount=7, format="~g")
+    y = _rows("cell", [_named(cell) for cell in study.cells], grid=True, gridDash=[2, 3])
+    interval = {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}}
+    pale: Spec = {"color": LINES[0], "strokeWidth": 7, "opacity": 0.22, "strokeCap": "round"}
+    # Forms show where one mark covers another; the one to reach is an upright line.
+    kind: Spec = {"field": "policy", "type": "nominal", "sort": policies, "legend": _LEGEND}
+    point = {
+        "x": x,
+        "y": y,
+        "color": kind | {"scale": {"domain": policies, "range": [_COLOURS[policy] for policy in policies]}},
+        "shape": kind | {"scale": {"domain": policies, "range": [_FORMS[policy] for policy in policies]}},
+    }
+    layers = [
+        layer("rule", interval, where=f"datum.policy == '{OURS}' && isValid(datum.low)", **pale),
+        layer("point", point, filled=True, size=95, opacity=1),
+    ]
+    if against:
+        layers.insert(0, layer("rule", {"x": quantity("at")}, [{"at": 1}], color=MUTED, strokeDash=[4, 3]))
+    about = ("mean completion time", f"further {'right' if against else 'left'} is better")
+    size: Spec = {"width": WIDTH - _LABELS, "height": max(60, 28 * len(study.cells))}
+    has_interval = any(value["low"] is not None and value["policy"] == OURS for value in values)
+    note = "The pale bar is where the figure of two-tier lies with 95 % confidence."
+    return Chart(
+        spec=framed(title, *about, values=values, layer=layers, **size),
+        title=title,
+        description="; ".join(
+            f"{cell.workload} at load {cell.load:.3g}: {', '.join(_described(cell, against))}" for cell in study.cells
+        ),
+        notes=(note,) if has_interval else (),
+    )
+
+
+def tails(study: Study) -> Chart:
+    """Median, tail and longest completion time at the highest load of each workload."""
+    highest = _highest(study)
+    policies = [line.policy for line in highest[0].lines]
+    values: list[Spec] = [
+        {"workload": _named(cell), "policy": line.policy, "what": word, "value": line.estimate(name).value}
+        for cell in highest
+        for line in cell.lines
+        for name, word in _TAIL.items()
+    ]
+    low, high = 0.8 * min(value["value"] for value in values), 1.25 * max(value["value"] for value in values)
+    scale: Spec = {"type": "log", "domain": [low, high], "nice": False}
+    ticks = [tick for tick in decades(low, high) if low <= tick <= high]
+    x = quantity("value", "completion time, s", scale, format="~s", grid=True, values=ticks)
+    y = _rows("policy", policies)
+    words = list(_TAIL.values())
+    shape: Spec = {"field": "what", "type": "nominal", "sort": words, "legend": _LEGEND | {"symbolFillColor": INK}}
+    shape["scale"] = {"domain": words, "range": ["circle", "square", "triangle-up", "diamond"]}
+    colour: Spec = {"condition": {"test": f"datum.policy == '{OURS}'", "value": LINES[0]}, "value": MUTED}
+    place: Spec = {"x": x, "y": y, "color": colour}
+    layers = [
+        layer("line", place | {"detail": {"field": "policy"}}, strokeWidth=2, opacity=0.45),
+        layer("point", place | {"shape": shape}, filled=True, size=75, opacity=1),
+    ]
+    panels = [
+        {
+            "title": {"text": name, "anchor": "start", "frame": "group", "offset": 6, "fontSize": 12},
+            "transform": [{"filter": {"field": "workload", "equal": name}}],
+            "width": WIDTH - _LABELS,
+            "height": {"step": 22},
+            "layer": layers,
+        }
+        for name in map(_named, highest)
+    ]
+    title = "Completion times from the median to the longest"
+    head = {"text": title, "subtitle": "further left is better", "anchor": "start", "offset": 12}
+    return Chart(
+        spec={"vconcat": panels, "spacing": 18, "data": {"values": values}, "config": CONFIG, "title": head},
+        title=title,
+        description="; ".join(
+            f"{cell.workload} at load {cell.load:.3g}, {line.policy}: "
+            + ", ".join(f"{word} {show_seconds(line.estimate(name).value)}" for name, word in _TAIL.items())
+            for cell in highest
+            for line in cell.lines
+        ),
+    )
+
+
+def _rows(field: str, order: list[str], **style: Any) -> Spec:
+    """A row for each, with its name to the left."""
+    axis = {"title": None, "ticks": False, "domain": False, "labelColor": INK, "labelPadding": 10, **style}
+    return {"field": field, "type": "nominal", "sort": order, "axis": axis | {"minExtent": _LABELS}}
+
+
+def _named(cell: StudyCell) -> str:
+    return f"{one_line(cell.workload)}, load {cell.load:.3g}"
+
+
+def _described(cell: StudyCell, against: bool) -> list[str]:
+    figures = []
+    for line in cell.lines:
+        gain = cell.gain(line.policy)
+        value = f"{gain.value:.2f} times" if against and gain else show_seconds(line.estimate("mean").value)
+        figures.append(f"{line.policy} {value}")
+    loss = over_clairvoyant(cell)
+    return [*figures, f"two-tier {percent(loss, signed=True)} above clairvoyant"] if loss is not None else figures

@@ -11,15 +11,17 @@ import numpy as np
 from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeries
 from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
-from paceline.report.charts import ACCENT, INK, MUTED, TEXT, Chart, Spec, framed, layer, quantity, stacked
+from paceline.report.charts import TEXT, Chart, framed, layer, quantity, stacked
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
 from paceline.report.numbers import axis_scale, half_width, percent, share, show_at, show_value
+from paceline.report.style import ACCENT, INK, MUTED, Spec
 from paceline.report.text import heading, humanize, one_line, when
 
 WIDTH = 880
 WORSE, BETTER = "#b4451f", "#1d7a4a"  # the style sheet has both for a dark page
 MOST_TICKS = 7
+_VERDICTS = {"regression": "worse", "improvement": "better", "change": "changed"}
 _COLOURS = {"regression": WORSE, "improvement": BETTER, "change": INK}
 DRAWN = 24  # series at most; more charts than that nobody looks at
 AROUND = 3  # runs on either side of a change that a page lists
@@ -73,12 +75,7 @@ def state_of(series: TrendSeries) -> str:
     if not series.shifts:
         return "steady"
     last = series.shifts[-1]
-    return f"{verdict_word(last)}, {short_change(last)}"
-
-
-def verdict_word(shift: Shift) -> str:
-    """Worse, better, or merely different."""
-    return {"regression": "worse", "improvement": "better", "change": "changed"}[shift.verdict]
+    return f"{_VERDICTS[last.verdict]}, {short_change(last)}"
 
 
 def change_of(shift: Shift) -> str:
@@ -200,36 +197,32 @@ def chart_of(series: TrendSeries) -> Chart:
     better = f"{series.metric.better.value} is better" if series.metric.better is not Better.NEITHER else ""
     layers = [*_points(x, y, len(values)), *_changes(marks, x, y)]
     notes = ["An empty circle is an outlier, which no level follows."] if any(series.outliers) else []
+    name, machine = name_of(series), one_line(series.machine)
     return Chart(
-        spec=framed(
-            name_of(series), one_line(series.machine), better, values=values, width=WIDTH, height=230, layer=layers
-        ),
-        title=f"{heading(humanize(series.metric.name))} over runs: {name_of(series)}, {one_line(series.machine)}",
+        spec=framed(name, machine, better, values=values, width=WIDTH, height=230, layer=layers),
+        title=f"{heading(humanize(series.metric.name))} over runs: {name}, {machine}",
         description=f"{block_answer(series)}; {len(values)} runs, now {show_value(series.value, series.metric.unit)}",
         notes=tuple(notes),
     )
 
 
 def _values(series: TrendSeries, scale: float) -> list[Spec]:
-    values: list[Spec] = []
     steps = [shift.change.at for shift in series.shifts if shift.change.kind == "step"]
-    for place, (point, level) in enumerate(zip(series.points, series.levels, strict=True)):
-        interval = point.interval
-        values.append(
-            {
-                "place": place + 1,
-                "run": point.run_id,
-                "started": point.started_at.isoformat(),
-                "commit": commit_of(point),
-                "value": point.value / scale,
-                "low": interval.low / scale if interval else None,
-                "high": interval.high / scale if interval else None,
-                "level": level / scale,
-                "segment": sum(step <= place for step in steps),  # a drift does not interrupt the line
-                "outlier": series.outliers[place],
-            }
-        )
-    return values
+    return [
+        {
+            "place": place + 1,
+            "run": point.run_id,
+            "started": point.started_at.isoformat(),
+            "commit": commit_of(point),
+            "value": point.value / scale,
+            "low": point.interval.low / scale if point.interval else None,
+            "high": point.interval.high / scale if point.interval else None,
+            "level": series.levels[place] / scale,
+            "segment": sum(step <= place for step in steps),  # a drift does not interrupt the line
+            "outlier": series.outliers[place],
+        }
+        for place, point in enumerate(series.points)
+    ]
 
 
 def _marks(series: TrendSeries) -> list[Spec]:
@@ -238,31 +231,21 @@ def _marks(series: TrendSeries) -> list[Spec]:
     for shift in series.shifts:
         place, count = shift.change.at + 0.5, len(series.points)
         drift = " drift" if shift.change.kind == "drift" else ""
-        text = f"{verdict_word(shift)}{drift} {short_change(shift)}".replace("-", "−")
+        text = f"{_VERDICTS[shift.verdict]}{drift} {short_change(shift)}".replace("-", "−")
         wide, here = 8.0 * len(text) + 24.0, WIDTH * place / count
         flipped = here + wide > WIDTH  # near the right edge the words stand on the other side
         left, right = (here - wide, here + 12.0) if flipped else (here - 12.0, here + wide)
         row = next((place for place, end in enumerate(taken) if end < left), len(taken))
         taken[row : row + 1] = [right]
-        marks.append(
-            {
-                "place": place,
-                "text": text,
-                "verdict": shift.verdict,
-                "rising": shift.change.difference > 0,
-                "row": row,
-                "flipped": flipped,
-            }
-        )
+        went: Spec = {"verdict": shift.verdict, "rising": shift.change.difference > 0}
+        marks.append({"place": place, "text": text, "row": row, "flipped": flipped, **went})
     return marks
 
 
 def _dates(series: TrendSeries) -> Spec:
     count = len(series.points)
-    step = max(1, -(-count // MOST_TICKS))
-    places = list(range(1, count + 1, step))
-    days = {place: series.points[place - 1].started_at.strftime("%Y-%m-%d") for place in places}
-    words = {str(place): f"{place}  {day}" for place, day in days.items()}
+    places = list(range(1, count + 1, max(1, -(-count // MOST_TICKS))))
+    words = {str(place): f"{place}  {series.points[place - 1].started_at:%Y-%m-%d}" for place in places}
     return {
         "title": "run, and its date",
         "values": places,
@@ -391,64 +374,46 @@ def _runs_around(series: TrendSeries) -> Section:
     places = [place for place in range(len(series.points)) if any(at - AROUND <= place < at + AROUND for at in ends)]
     points = [series.points[place] for place in places]
     unit = series.metric.unit
+    widths = [half_width(point.interval.relative(point.value)) if point.interval else "" for point in points]
     columns = (
-        Column.of("Run", tuple(point.run_id for point in points), numeric=False),
-        Column.of("Started", tuple(when(point.started_at) for point in points), numeric=False),
-        Column.of("Value", tuple(show_value(point.value, unit) for point in points), leads=True),
-        Column.of(
-            "±",
-            [
-                half_width(point.interval.relative(point.value) if point.interval else None).removeprefix("± ")
-                for point in points
-            ],
-        ),
-        Column.of("Level", tuple(show_value(series.levels[place], unit) for place in places)),
-        Column.of("Commit", tuple(commit_of(point) for point in points), numeric=False),
-        Column.of("Environment", tuple(point.fingerprint for point in points), numeric=False),
-        Column.of("Warnings", tuple(", ".join(point.warnings) for point in points), numeric=False),
+        Column.of("Run", [point.run_id for point in points], numeric=False),
+        Column.of("Started", [when(point.started_at) for point in points], numeric=False),
+        Column.of("Value", [show_value(point.value, unit) for point in points], leads=True),
+        Column.of("±", [width.removeprefix("± ") for width in widths]),
+        Column.of("Level", [show_value(series.levels[place], unit) for place in places]),
+        Column.of("Commit", [commit_of(point) for point in points], numeric=False),
+        Column.of("Environment", [point.fingerprint for point in points], numeric=False),
+        Column.of("Warnings", [", ".join(point.warnings) for point in points], numeric=False),
     )
-    return Section(
-        "Runs around each change", (Table(tuple(one for one in columns if any(cell.text for cell in one.cells))),)
-    )
+    table = Table(tuple(one for one in columns if any(cell.text for cell in one.cells)))
+    return Section("Runs around each change", (table,))
 
 
 def _basis(history: History) -> Block:
     """How far to trust it, and what it rests on."""
-    warnings = []
-    short = [series for series in history.series if not series.is_long_enough]
-    if short:
-        warnings.append(
-            f"{len(short)} of {len(history.series)} series have fewer than {FEWEST} runs: no change is reported"
-        )
-    if history.seen_once:
-        warnings.append(f"{history.seen_once} measured by one run only on their machine are left out")
+    points = [point for series in history.series for point in series.points]
+    short = sum(not series.is_long_enough for series in history.series)
     outliers = sum(sum(series.outliers) for series in history.series)
-    if outliers:
-        lie = "1 value lies" if outliers == 1 else f"{outliers} values lie"
-        warnings.append(f"{lie} more than three deviations of the noise from their level; none is a step")
-    uncertain = sum(bool(point.warnings) for series in history.series for point in series.points)
-    if uncertain:
-        warnings.append(f"{uncertain} values came with warnings of their own: see the reports of their runs")
-    dirty = {point.run_id for series in history.series for point in series.points if point.dirty}
-    if dirty:
-        warnings.append(
-            f"{len(dirty)} runs had uncommitted changes (+ after the commit, which does not name all their code)"
-        )
+    lie = "1 value lies" if outliers == 1 else f"{outliers} values lie"
+    uncertain = sum(bool(point.warnings) for point in points)
+    dirty = len({point.run_id for point in points if point.dirty})
+    warnings = (
+        (short, f"{short} of {len(history.series)} series have fewer than {FEWEST} runs: no change is reported"),
+        (history.seen_once, f"{history.seen_once} measured by one run only on their machine are left out"),
+        (outliers, f"{lie} more than three deviations of the noise from their level; none is a step"),
+        (uncertain, f"{uncertain} values came with warnings of their own: see the reports of their runs"),
+        (dirty, f"{dirty} runs had uncommitted changes (+ after the commit, which does not name all their code)"),
+    )
     rests = (
         "A change of level needs two runs at the end of a series and three elsewhere; in series without a change, "
         "fewer than 5 % of series show one by chance. Correlated noise in fewer than 40 runs shows more."
     )
-    kinds = {point.fingerprint for series in history.series for point in series.points}
+    kinds = {point.fingerprint for point in points}
     environments = f"{len(kinds)} different environments" if len(kinds) > 1 else "one environment"
     rests_on = (rests, f"Hardware, software and variables: {environments}; factors with 95 % confidence")
-    return Block(
-        "How far to trust it",
-        f"{history.runs} runs",
-        (
-            Section(items=(Lines(tuple(warnings)),), tone=Tone.WARNING),
-            Section(items=(Lines(rests_on),), tone=Tone.BASIS),
-        ),
-    )
+    doubts = Lines(tuple(text for count, text in warnings if count))
+    sections = (Section(items=(doubts,), tone=Tone.WARNING), Section(items=(Lines(rests_on),), tone=Tone.BASIS))
+    return Block("How far to trust it", f"{history.runs} runs", sections)
 
 
 def _series(series: TrendSeries) -> dict[str, Any]:

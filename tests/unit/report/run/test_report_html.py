@@ -7,6 +7,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.analysis.summary import summarize_run
@@ -16,7 +17,7 @@ from paceline.report import charts, vega
 from paceline.report.render.html import show_fact
 from paceline.report.run import overview
 from paceline.report.run.document import to_html, write_html
-from paceline.report.run.samples_chart import distribution, ticks
+from paceline.report.run.samples_chart import PLOTTED, distribution, thinned, ticks
 from support.records import HOSTILE, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run, throughput
 
 
@@ -161,10 +162,10 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 def test_thinning_keeps_every_spike_and_is_said() -> None:
     samples = [1.0] * 5000
     samples[1234], samples[4321] = 9.0, 0.1
-    places = charts.thinned(samples)
-    assert len(places) <= charts.PLOTTED
+    places = thinned(np.array(samples))
+    assert len(places) <= PLOTTED
     assert {1234, 4321} <= set(places)
-    assert charts.thinned([1.0, 2.0]) == [0, 1]
+    assert thinned(np.array([1.0, 2.0])) == [0, 1]
     chart = distribution(Measurement.of_samples(STEP_TIME, samples))
     assert chart is not None and "of 5,000 samples are drawn" in chart.notes[0]
 

@@ -15,10 +15,10 @@ from paceline.core.subject import Subject
 from paceline.report import charts
 from paceline.report.export import csv
 from paceline.report.numbers import show_at
-from paceline.report.run import sweep_charts
 from paceline.report.run.columns import case_tables
 from paceline.report.run.document import answer, show, to_html, to_markdown
-from paceline.report.run.sweeps import all_tables, sweep_tables
+from paceline.report.run.sweeps import sweep_charts, sweep_tables
+from paceline.report.style import LINES
 from support.micro_records import SIZES, cannot, collective, copy, gemm, memory_latency, micro, micro_run, pairs, times
 from support.records import literal_run, record, run_of, sample_run
 
@@ -168,12 +168,12 @@ def test_the_style_knows_every_colour_of_every_chart(page: str) -> None:
     assert len(colours) > 8
     for role, colour in colours:
         assert f'[{role}="{colour}"]' in style
-    for colour in sweep_charts.LINES:
+    for colour in LINES:
         assert f'[stroke="{colour}"]' in style and f'[fill="{colour}"]' in style
 
 
 def lines_of(run: object) -> list[charts.Chart]:
-    return sweep_charts.sweep_charts(summarize_run(run).measured)  # type: ignore[arg-type]
+    return sweep_charts(summarize_run(run).measured)  # type: ignore[arg-type]
 
 
 def domain(chart: charts.Chart) -> list[str]:
@@ -248,7 +248,7 @@ def test_a_matrix_leads_with_a_rate_and_the_page_has_every_metric() -> None:
     run = run_of([record(micro(0, "communication", "p2p", ""), [lowest, took, rate])])
     row = summarize_run(run).rows[0]
     assert [table.title for table in sweep_tables(row)] == ["Bandwidth from one to another: 1 point"]
-    assert len(all_tables(row)) == 2
+    assert len(sweep_tables(row, every=True)) == 2
 
 
 def test_points_that_are_names_are_listed_but_not_drawn() -> None:

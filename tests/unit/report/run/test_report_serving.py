@@ -12,10 +12,10 @@ from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts
-from paceline.report.run import serving_charts, sweep_charts
+from paceline.report.run import serving_charts
 from paceline.report.run.columns import CaseTable, case_tables
 from paceline.report.run.document import answer, show, to_html, to_markdown
-from paceline.report.run.sweeps import all_tables, cold_start_table, stage_table, sweep_tables
+from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
 from paceline.report.text import told_apart
 from support.micro_records import gemm
 from support.records import STEP_TIME, run_of
@@ -120,9 +120,10 @@ def test_a_page_folds_the_trials(page: str) -> None:
 
 def test_generic_charts_and_tables_do_not_repeat_them() -> None:
     rows = rows_of(capacity_run())
-    assert sweep_charts.sweep_charts(rows) == []
+    assert sweep_charts(rows) == []
     assert [table for row in rows for table in sweep_tables(row)] == []
-    assert [table.title for table in all_tables(rows[0])][1:3] == ["Over batch: 8 points", "Over rate: 10 points"]
+    titles = [table.title for table in sweep_tables(rows[0], every=True)]
+    assert titles[1:3] == ["Over batch: 8 points", "Over rate: 10 points"]
 
 
 def test_the_page_has_every_chart_once(page: str) -> None:

@@ -10,10 +10,11 @@ from paceline.analysis.summary import RunSummary
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
-from paceline.report.charts import ACCENT, GRID, INK, MUTED, TEXT, Chart, Spec, framed, layer
+from paceline.report.charts import TEXT, Chart, framed, layer
 from paceline.report.document import Section, Table
 from paceline.report.numbers import axis_scale, show_coordinate, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
+from paceline.report.style import ACCENT, GRID, INK, MUTED, Spec
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 MOST_MAPS = 6
@@ -24,11 +25,7 @@ MOST_CAUSES = 4
 MOST_READ = 200  # names, to see what they share
 WIDE = 12.0  # from this ratio on, shades follow the logarithm
 PALE, DARK = 0.05, 0.5  # never so strong that a figure on it is lost
-_SHORT = {
-    Outcome.OUT_OF_MEMORY.value: "no memory",
-    Outcome.UNSUPPORTED.value: "cannot",
-    NO_CASE: "–",
-}
+_SHORT = {Outcome.OUT_OF_MEMORY.value: "no memory", Outcome.UNSUPPORTED.value: "cannot", NO_CASE: "–"}
 
 
 def heat_map_parts(maps: Sequence[HeatMap]) -> list[SectionAnswer]:
@@ -152,16 +149,12 @@ def _chart(one: HeatMap) -> Chart:
         ]
     title = f"{heading(humanize(one.metric.name))} of {_work(one)} over {_axis(one.x)} and {_axis(one.y)}"
     step = max(52, min(84, 720 // len(one.xs))) if is_labelled else max(6, min(40, 700 // len(one.xs)))
+    height = 34 if is_labelled else max(6, min(20, 640 // len(one.ys)))
+    size: Spec = {"width": {"step": step}, "height": {"step": height}}
+    head = (title + (f", {unit}" if unit else ""), _same(one).strip(" ()"))
+    hint = "stronger is better, the best is framed, dashed: no figure"
     return Chart(
-        spec=framed(
-            title + (f", {unit}" if unit else ""),
-            _same(one).strip(" ()"),
-            "stronger is better, the best is framed, dashed: no figure",
-            values=values,
-            width={"step": step},
-            height={"step": 34 if is_labelled else max(6, min(20, 640 // len(one.ys)))},
-            layer=layers,
-        ),
+        spec=framed(*head, hint, values=values, layer=layers, **size),
         title=title + _same(one),
         description=_description(one),
         notes=() if is_labelled else ("The figures of so many places are in the table below.",),

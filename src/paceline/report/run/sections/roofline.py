@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from paceline.analysis.figures import shortened
 from paceline.analysis.roofline import (
     MEASURE,
     NEAR,
@@ -16,27 +17,15 @@ from paceline.analysis.roofline import (
     advice,
     rooflines,
 )
-from paceline.analysis.summary import RunSummary
+from paceline.analysis.summary import CaseRow, RunSummary
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
-from paceline.report.charts import (
-    ACCENT,
-    INK,
-    LINES,
-    MUTED,
-    TEXT,
-    WIDTH,
-    Chart,
-    Spec,
-    coloured,
-    framed,
-    layer,
-    quantity,
-)
+from paceline.report.charts import TEXT, Chart, coloured, framed, layer, quantity
 from paceline.report.document import Section, Table
 from paceline.report.numbers import share, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
-from paceline.report.text import one_line, told_apart
+from paceline.report.style import ACCENT, INK, LINES, MUTED, WIDTH, Spec
+from paceline.report.text import listed, one_line, told_apart
 
 HEIGHT = 330
 MARGIN = 2.2  # factor by which an axis reaches beyond what it shows
@@ -121,7 +110,6 @@ def named_roof(roof: Roof) -> str:
 
 MOST_POINTS = 300  # drawn
 MOST_NUMBERED = 30
-MOST_NAMED = 3  # cases that one piece of advice names
 _KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
     Bound.COMPUTE: ("compute", ACCENT, "circle"),
     Bound.MEMORY: ("memory", LINES[1], "square"),
@@ -141,7 +129,7 @@ def roofline_parts(answer: Rooflines) -> list[SectionAnswer]:
     if parts and answer.uncounted:
         count = len(answer.uncounted)
         what = "1 case is" if count == 1 else f"{count} cases are"
-        note = f"{what} left out, as the record does not say how much it moves: {_names(answer.uncounted)}."
+        note = f"{what} left out, as the record does not say how much it moves: {_labels(answer.uncounted)}."
         parts = with_note(parts, note)
     return parts
 
@@ -163,7 +151,7 @@ def _part(roofline: Roofline) -> SectionAnswer:
     shown = placed[:MOST_LINES]
     more = [f"The first {MOST_LINES} of {len(placed):,} cases are listed."] if len(shown) < len(placed) else []
     todo = [
-        text if len(cases) == len(placed) else f"{_names([one.row for one in cases])}: {text}"
+        text if len(cases) == len(placed) else f"{_labels([one.row for one in cases])}: {text}"
         for text, cases in group_by(placed, advice).items()
     ]
     # Where the ceilings are from, with their warnings.
@@ -202,12 +190,11 @@ def _sentence(roofline: Roofline) -> str:
         if count := sum(one.bound is bound for one in placed):
             word = words.get(bound, f"nearest to the {bound.value} ceiling")
             parts.append(f"{count} {'is' if count == 1 else 'are'} {word}")
-    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
     last = min(placed, key=lambda one: one.share)
     shared, names = _told_apart(placed)
     where = f"{f' of {shared}' if shared else ''} on {_device(roofline.device)}"
     name = names[placed.index(last)]
-    return f"Of {len(placed)} cases{where}, {listed}; furthest below: {name}, {verdict(last)}."
+    return f"Of {len(placed)} cases{where}, {listed(parts)}; furthest below: {name}, {verdict(last)}."
 
 
 def _told_apart(placed: Sequence[Placed]) -> tuple[str, list[str]]:
@@ -217,9 +204,8 @@ def _told_apart(placed: Sequence[Placed]) -> tuple[str, list[str]]:
     return told_apart(labels) if alike else ("", labels)
 
 
-def _names(rows: Sequence[object]) -> str:
-    labels = [one_line(row.label) for row in rows[:MOST_NAMED]]  # type: ignore[attr-defined]
-    return ", ".join(labels) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
+def _labels(rows: Sequence[CaseRow]) -> str:
+    return shortened([one_line(row.label) for row in rows])
 
 
 def _table(placed: Sequence[Placed]) -> Table:
@@ -275,15 +261,9 @@ def _chart(roofline: Roofline) -> Chart:
     height: Spec = {"type": "log", "domain": list(plane.y), "nice": False}
     y = quantity("rate", "reached, FLOP/s", height, values=_powers(*plane.y), format="~s")
     colour = coloured(names, [_KINDS[bound][1] for bound in kinds], field="bound")
-    shape: Spec = {
-        "field": "bound",
-        "type": "nominal",
-        "sort": None,
-        "scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]},
-    }
-    if colour.get("legend"):
-        colour = colour | {"legend": {key: value for key, value in colour["legend"].items() if key != "symbolType"}}
-        shape["legend"] = colour["legend"]
+    shape = colour | {"scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]}}
+    if colour["legend"]:
+        del colour["legend"]["symbolType"]  # of both: each has its own
     title = "Under the roofline"
     place: Spec = {"x": x, "y": y}
     layers = [

@@ -7,22 +7,17 @@ from collections.abc import Sequence
 from paceline.analysis.configuration import layout_of
 from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, ScalingSeries, scaling
 from paceline.core.quantity import show_count
-from paceline.report.charts import ACCENT, INK, LINES, MUTED, TEXT, Chart, Spec, coloured, framed, layer, quantity
+from paceline.report.charts import TEXT, Chart, coloured, framed, layer, quantity
 from paceline.report.document import Table
 from paceline.report.numbers import axis_scale, share, show_value
 from paceline.report.run.section import ReportSection, SectionAnswer, section_of, with_note
+from paceline.report.style import ACCENT, INK, LINES, MUTED, Spec
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 WIDTH, HEIGHT = 400, 210
 BARS = 200
 MOST_SERIES = 8
-_COLOURS = {
-    COMMUNICATION: LINES[1],
-    BUBBLE: LINES[3],
-    SLOWER: LINES[4],
-    REDUCTION: LINES[5],
-    REST: MUTED,
-}
+_COLOURS = {COMMUNICATION: LINES[1], BUBBLE: LINES[3], SLOWER: LINES[4], REDUCTION: LINES[5], REST: MUTED}
 _TODO = {
     COMMUNICATION: "hide more of the communication: larger batches for each rank, fewer and larger messages, a layout "
     "whose tensor-parallel ranks share the fastest links",
@@ -198,8 +193,8 @@ def _losses(series: ScalingSeries) -> Spec:
         for name, seconds in one.losses.items()
     ]
     colour = coloured(names, [_COLOURS[name] for name in names], field="name")
-    if colour.get("legend"):
-        colour = colour | {"legend": colour["legend"] | {"columns": 1}}
+    if colour["legend"]:
+        colour["legend"]["columns"] = 1
     order = [str(one.ranks) for one in timed]
     alone = f", {names[0]}" if len(names) == 1 else ""
     axis = {"title": "ranks", "labelAngle": 0, "ticks": False, "labelPadding": 6}

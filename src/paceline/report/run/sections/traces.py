@@ -9,11 +9,12 @@ from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
-from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, stacked_bars
+from paceline.report.charts import Chart, coloured, framed, stacked_bars
 from paceline.report.document import Table
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
 from paceline.report.run.section import ReportSection, SectionAnswer, section_of
+from paceline.report.style import ACCENT, LINES, MUTED, Spec
 from paceline.report.text import one_line, told_apart
 
 WIDTH = 380
