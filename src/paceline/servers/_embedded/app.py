@@ -19,6 +19,7 @@ from paceline.core.network import FromNetwork
 from paceline.core.parameters import OnOff
 from paceline.core.quantity import Duration
 from paceline.load import shared_memory
+from paceline.load.http11 import RequestHead
 from paceline.load.kserve import (
     BINARY_TYPE,
     JSON_LENGTH,
@@ -31,7 +32,7 @@ from paceline.load.kserve import (
 )
 from paceline.load.server_timing import HEADER, Stages
 from paceline.load.shared_memory import FOLDER, PREFIX
-from paceline.servers._embedded.http import Connection, Head
+from paceline.servers._embedded.http import Connection
 from paceline.servers._embedded.service import Overloaded, Service, Ticket, now
 from paceline.servers.base import Artifact, ServerSettings
 from paceline.servers.processing import Processing
@@ -222,7 +223,7 @@ class App:
             return str(error)
         return f"the engine failed: {type(error).__name__}: {error}"[:2000]
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
@@ -240,7 +241,7 @@ class App:
         if self.service is not None and isinstance(connection.ticket, Ticket):
             self.service.cancel(connection.ticket)
 
-    def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:
+    def _answer_inference(self, connection: Connection, head: RequestHead, body: Buffer, received: int) -> None:
         reason = self.reason_not_ready()
         if reason is not None:
             connection.answer_error(503, reason, b"Retry-After: 1\r\n")
@@ -269,7 +270,7 @@ class App:
             if not ticket.is_answered:
                 connection.ticket = ticket
 
-    def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
+    def _answer_about_memory(self, connection: Connection, head: RequestHead, body: Buffer, regions: Regions) -> None:
         """Register a region, unregister one or all, or list them."""
         result: Any = {}
         match head.method, *head.path.removeprefix(shared_memory.PATH).split("/"):

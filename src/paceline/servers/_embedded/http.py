@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol, cast
 
-from paceline.load.http11 import END_OF_HEAD, HttpError, parse_request
-from paceline.load.kserve import JSON_LENGTH, JSON_TYPE, Buffer, encode_error
+from paceline.load.http11 import END_OF_HEAD, HttpError, RequestHead, parse_request
+from paceline.load.kserve import JSON_TYPE, Buffer, encode_error
 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
@@ -28,43 +27,23 @@ _ERROR_TYPE = f"Content-Type: {JSON_TYPE}\r\n".encode()
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What matters of a request line and its headers."""
-
-    method: str
-    path: str
-    length: int  # of the body
-    json_length: int | None
-    keep_alive: bool
-    expects_continue: bool
-
-
 @lru_cache(maxsize=512)  # a client's heads are mostly the same
-def parse_head(text: bytes) -> Head:
+def parse_head(text: bytes) -> RequestHead:
     """All before the empty line; HttpError if it is malformed, or of a request that is not taken."""
-    request = parse_request(text)
-    if "transfer-encoding" in request.headers:
+    head = parse_request(text)
+    if "transfer-encoding" in head.headers:
         raise HttpError(411, "Transfer-Encoding is not supported; send the body with a Content-Length")
-    length = request.number("content-length")
-    if length is None and request.method == "POST":
+    if head.method == "POST" and "content-length" not in head.headers:
         raise HttpError(411, "the header Content-Length is missing")
-    if length is not None and length > MOST_BODY:
-        raise HttpError(413, f"the body has {length} bytes; at most {MOST_BODY} are taken")
-    return Head(
-        method=request.method,
-        path=request.path,
-        length=length or 0,
-        json_length=request.number(JSON_LENGTH.lower()),
-        keep_alive=request.keep_alive,
-        expects_continue=request.headers.get("expect", "").lower() == "100-continue",
-    )
+    if head.length > MOST_BODY:
+        raise HttpError(413, f"the body has {head.length} bytes; at most {MOST_BODY} are taken")
+    return head
 
 
 class Handler(Protocol):
     """`handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
         """A request; its body is valid until it is answered, and must not be a part of the answer."""
 
     def gone(self, connection: Connection) -> None:
@@ -78,7 +57,7 @@ class Connection(asyncio.Protocol):
         self.ticket: object = None  # what the handler wants to remember of the request in work
         self._handler = handler
         self._open = open_connections
-        self._head: Head | None = None  # of the request that is received or in work
+        self._head: RequestHead | None = None  # of the request that is received or in work
         self._is_busy = False  # from a whole request until its answer
         self._is_advancing = False
         self._is_closing = False
@@ -229,7 +208,7 @@ class Connection(asyncio.Protocol):
         self._head = head
         self._missing = head.length
         self._take_body(rest)
-        if self._missing and head.expects_continue:
+        if self._missing and head.headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self._missing >= LARGE_BODY:
             self._large.receive(rest, head.length)
