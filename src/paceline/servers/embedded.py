@@ -14,7 +14,7 @@ from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.servers._embedded.app import EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
-from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, ServedProcess, answers, http_get
+from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, answers, http_get
 from paceline.servers.base import Artifact, Need, ServerFailed, ServerSettings
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
@@ -30,6 +30,7 @@ class Embedded(ProcessServer):
     Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
     wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     reads = ("image", "text")
+    grace = _DRAIN + 2
 
     settings: EmbeddedSettings
 
@@ -88,7 +89,7 @@ class Embedded(ProcessServer):
         self.say(f"starting {self.name} with {self.settings.engine}")
         try:
             # The user's own model is imported relative to the user's folder.
-            return self._run(ServedProcess(command, folder=self.folder, cwd=Path.cwd(), grace=_DRAIN + 2))
+            return self._run(command, cwd=Path.cwd())
         except ServerFailed as error:
             failure = self.folder / "failure"
             raise ServerFailed(failure.read_text() if failure.exists() else str(error), error.logs) from None
