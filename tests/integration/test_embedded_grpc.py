@@ -91,7 +91,7 @@ def test_answers_and_stages_are_those_of_http(start: Start) -> None:
 def test_it_tells_whether_it_is_ready_and_what_it_serves(start: Start) -> None:
     server = start(engine="null")
     where = server.endpoint("kserve-grpc")
-    name = kserve_grpc.encode_name(MODEL)
+    name = kserve_grpc.encode_request(MODEL, {})  # a request for a model begins as those about one do
     for method, message in (("ServerLive", b""), ("ServerReady", b""), ("ModelReady", name)):
         assert called(where, message, method)[0] == kserve_grpc.encode_flag(True)
     assert b"paceline" in called(where, b"", "ServerMetadata")[0]
@@ -99,7 +99,7 @@ def test_it_tells_whether_it_is_ready_and_what_it_serves(start: Start) -> None:
     told, _ = called(where, name, "ModelMetadata")
     outputs = server.artifact.outputs[:0]  # the engine that computes nothing has an output of its own
     assert told.startswith(kserve_grpc.encode_model_metadata(MODEL, "null", server.artifact.inputs, outputs))
-    assert refusal(where, kserve_grpc.encode_name("other"), "ModelReady")[0] == "NOT_FOUND"
+    assert refusal(where, kserve_grpc.encode_request("other", {}), "ModelReady")[0] == "NOT_FOUND"
     assert refusal(where, b"", "ModelLoad")[0] == "UNIMPLEMENTED"
 
 

@@ -227,7 +227,7 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
 
     model = "generated/transformer"
     kind = engine if engine in ("torchscript", "torch-export") else "eager"
-    artifact = export(model, scale="tiny", format=kind, folder=tmp_path)  # type: ignore[arg-type]
+    artifact = export(Need(model, "tiny"), kind, tmp_path)  # type: ignore[arg-type]
     module = load_module(artifact)
     server = make(artifact, engine=engine, max_batch=2, threads=1, ready_timeout="10min")
     server.start()
@@ -247,7 +247,7 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
 def test_batching_pays_where_small_work_is_computed_with_much_ado(make: Start, tmp_path: Path) -> None:
     from paceline.servers.export import export, sample_inputs
 
-    artifact = export(SMALL_TRANSFORMER, scale="full", format="eager", folder=tmp_path)
+    artifact = export(Need(SMALL_TRANSFORMER), "eager", tmp_path)
     [sample] = sample_inputs(artifact, 1, seed=1)
     served = {}
     for max_batch in (1, 8):

@@ -103,7 +103,7 @@ def expected(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """What `MODEL` answers, by ONNX Runtime in this process."""
     import onnxruntime
 
-    artifact = export(MODEL, scale="full", format="onnx")
+    artifact = export(Need(MODEL), "onnx")
     session = onnxruntime.InferenceSession(str(artifact.path), providers=["CPUExecutionProvider"])
     names = [spec.name for spec in artifact.outputs]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))

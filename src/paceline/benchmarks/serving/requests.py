@@ -427,7 +427,9 @@ def prepare_requests(
         return language_requests(sent, endpoint, seed)
     artifact = server.artifact
     if artifact is None:  # a server that does not say what it takes: the inputs are those of the model that is named
-        artifact = parameters.need("cpu", allow_import=allow_import).export("eager")
+        from paceline.servers.export import export
+
+        artifact = export(parameters.need("cpu", allow_import=allow_import), "eager")
     most = server.most_samples(server.settings)
     maker = RequestMaker(sent, artifact, endpoint, seed, most, allow_import)
     requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()

@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +34,13 @@ from paceline.load.server_timing import HEADER, Stages
 from paceline.load.shared_memory import FOLDER, PREFIX
 from paceline.servers._embedded.http import Connection
 from paceline.servers._embedded.service import Overloaded, Service, Ticket, now
-from paceline.servers.base import Artifact, ServerSettings
+from paceline.servers.base import Artifact, Need, ServerSettings
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
 EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-export", "onnxruntime", "openvino"]
 
+DRAIN = 3.0  # seconds to answer what is in work when it has to end
 GraphChoice = Annotated[Literal["auto", "off"], OnOff]
 
 
@@ -76,34 +77,9 @@ class ServerConfiguration(EmbeddedSettings):
     """All that the server's process reads when it starts."""
 
     name: str  # of the model, as clients say it
+    need: Need
     artifact: Artifact
-    device: str
-    allow_import: bool
-    speaks_grpc: bool
-    shared_memory: bool  # whether tensors may lie in memory of other processes of this machine
     processing: Processing | None  # of images or texts; None takes tensors
-    grace: float  # seconds to answer what is in work before it ends
-
-
-def shares(instances: int, cpus: Sequence[int] | None, available: Sequence[int]) -> list[tuple[int, ...] | None]:
-    """CPUs for each instance: disjoint where they suffice, otherwise all for each; None leaves it to the system."""
-    if cpus is None and (instances == 1 or len(available) < instances):
-        return [None] * instances
-    chosen = list(available if cpus is None else cpus)
-    if len(chosen) < instances:
-        return [tuple(chosen)] * instances
-    each, more = divmod(len(chosen), instances)
-    parts: list[tuple[int, ...] | None] = []
-    for index in range(instances):
-        count = each + (index < more)
-        parts.append(tuple(chosen[:count]))
-        chosen = chosen[count:]
-    return parts
-
-
-def threads_for(share: Sequence[int] | None, threads: int | None, available: Sequence[int]) -> int:
-    """As many threads as CPUs, unless the user says otherwise."""
-    return threads or len(share or available)
 
 
 _KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
@@ -224,6 +200,10 @@ class App:
         return f"the engine failed: {type(error).__name__}: {error}"[:2000]
 
     def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
+        """Leads to exactly one `connection.answer()`, now or later, unless the client is `gone`.
+
+        The body is valid until it is answered, and must not be a part of the answer.
+        """
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
@@ -238,6 +218,7 @@ class App:
             )
 
     def gone(self, connection: Connection) -> None:
+        """The client left before it had its answer."""
         if self.service is not None and isinstance(connection.ticket, Ticket):
             self.service.cancel(connection.ticket)
 

@@ -10,10 +10,13 @@ import asyncio
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from paceline.load.http11 import END_OF_HEAD, HttpError, RequestHead, parse_request
 from paceline.load.kserve import JSON_TYPE, Buffer, encode_error
+
+if TYPE_CHECKING:
+    from paceline.servers._embedded.app import App
 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
@@ -40,22 +43,12 @@ def parse_head(text: bytes) -> RequestHead:
     return head
 
 
-class Handler(Protocol):
-    """`handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
-
-    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
-        """A request; its body is valid until it is answered, and must not be a part of the answer."""
-
-    def gone(self, connection: Connection) -> None:
-        """The client left before it had its answer."""
-
-
 class Connection(asyncio.Protocol):
     """One client: requests are read and answered strictly one after the other."""
 
-    def __init__(self, handler: Handler, open_connections: set[Connection], rooms: Rooms | None = None) -> None:
-        self.ticket: object = None  # what the handler wants to remember of the request in work
-        self._handler = handler
+    def __init__(self, app: App, open_connections: set[Connection], rooms: Rooms | None = None) -> None:
+        self.ticket: object = None  # what the app wants to remember of the request in work
+        self._app = app
         self._open = open_connections
         self._head: RequestHead | None = None  # of the request that is received or in work
         self._is_busy = False  # from a whole request until its answer
@@ -83,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._large.forget()
         if self._is_busy:
             self._is_busy = False
-            self._handler.gone(self)
+            self._app.gone(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -184,7 +177,7 @@ class Connection(asyncio.Protocol):
                     break
                 parts, self._parts = self._parts, []
                 self._is_busy = True
-                self._handler.handle(self, self._head, parts[0] if len(parts) == 1 else b"".join(parts))
+                self._app.handle(self, self._head, parts[0] if len(parts) == 1 else b"".join(parts))
         except HttpError as error:
             self._refuse(error)
         finally:
@@ -309,12 +302,12 @@ class _LargeBody(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
 
-async def listen(handler: Handler, host: str, port: int) -> tuple[asyncio.Server, set[Connection]]:
+async def listen(app: App, host: str, port: int) -> tuple[asyncio.Server, set[Connection]]:
     """Accept connections; OSError if the address is not to be had."""
     connections: set[Connection] = set()
     loop = asyncio.get_running_loop()
     rooms = Rooms()
-    server = await loop.create_server(lambda: Connection(handler, connections, rooms), host, port, backlog=4096)
+    server = await loop.create_server(lambda: Connection(app, connections, rooms), host, port, backlog=4096)
 
     def tick() -> None:
         for connection in list(connections):
