@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.load.kserve import JSON_LENGTH, Response, encode_request
+from paceline.load.kserve import JSON_LENGTH, encode_request
 from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
 from paceline.servers import registry
@@ -73,8 +73,8 @@ def test_an_engine_answers_what_the_model_says(make: Start, engine: str) -> None
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     for wire in ("kserve-json", "kserve-binary"):
         _, found = ask(server.endpoint(wire), x)
-        assert isinstance(found, Response)
-        assert np.allclose(found.outputs["y"], x @ WEIGHTS)
+        assert isinstance(found, dict)
+        assert np.allclose(found["y"], x @ WEIGHTS)
     facts = server.describe()
     assert facts["versions"][engine]
     assert len(facts["threads"]) == 2
@@ -236,10 +236,10 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
         [(name, x)] = sample.items()
         status, found = ask(where, x[None], name=name)
         assert status == 200
-        assert isinstance(found, Response)
+        assert isinstance(found, dict)
         with torch.no_grad():
             expected = module(torch.from_numpy(x[None])).numpy()
-        assert np.allclose(found.outputs[artifact.outputs[0].name], expected, rtol=1e-3, atol=1e-4)
+        assert np.allclose(found[artifact.outputs[0].name], expected, rtol=1e-3, atol=1e-4)
     assert (server.describe()["padded_to"] == [1, 2]) == (engine == "torch-compile")
 
 

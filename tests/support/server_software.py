@@ -123,7 +123,7 @@ def ask(endpoint: Endpoint, inputs: Mapping[str, Array]) -> dict[str, Array]:
         headers[kserve.JSON_LENGTH] = str(message.json_length)
     with post(endpoint, message.body, headers) as answer:
         length = answer.headers.get(kserve.JSON_LENGTH)
-        return kserve.decode_response(answer.read(), int(length) if length else None).outputs
+        return kserve.decode_response(answer.read(), int(length) if length else None)
 
 
 def post(endpoint: Endpoint, body: bytes, headers: Mapping[str, str]) -> Any:

@@ -327,10 +327,10 @@ def decode(body: bytes, wire: Wire) -> dict[str, Array]:
     if wire == "kserve-grpc":
         return kserve_grpc.decode_response(body)
     if wire == "kserve-json":
-        return kserve.decode_response(body).outputs
+        return kserve.decode_response(body)
     # The header that says where the JSON ends is not stored; the JSON itself shows it too.
     _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
-    return kserve.decode_response(body, length if length < len(body) else None).outputs
+    return kserve.decode_response(body, length if length < len(body) else None)
 
 
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
