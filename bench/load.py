@@ -18,7 +18,7 @@ import numpy as np
 from bench import guidellm
 from bench.ratio import Ratio
 from paceline.load.generator import drive
-from paceline.load.null_server import Behaviour, running
+from paceline.load.null_server import started
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import delivered
 from paceline.load.request import Endpoint, Prepared
@@ -26,6 +26,11 @@ from paceline.load.trace import Trace
 
 REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
 CHAT = Prepared(b'{"model":"any","messages":[{"role":"user","content":"say a word about 7"}],"stream":false}')
+CHAT_ANSWER = (
+    b'{"id":"null","object":"chat.completion","created":0,"model":"null","choices":[{"index":0,"finish_reason":"stop",'
+    b'"message":{"role":"assistant","content":"word"}}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
 TIMES = 3
 SECONDS = 3.0
 USERS = 16
@@ -35,7 +40,7 @@ def load_ratios() -> list[Ratio]:
     """All lines about the load generator."""
     cores = sorted(os.sched_getaffinity(0))
     own, servers = cores[0], cores[-1]
-    with running(cpu=servers) as endpoint:
+    with started(servers) as (endpoint, _):
         ratios = [*_kept(endpoint, own, 500, {50: 0.3e-3, 99: 2e-3}), *_kept(endpoint, own, 2000, {50: 0.5e-3})]
         if importlib.util.find_spec("aiohttp") is None:
             click.echo("bench: aiohttp is not installed, so that nothing is compared with it", err=True)
@@ -78,7 +83,7 @@ def _against_guidellm(cpu: int, servers: int) -> list[Ratio]:
     if peer is None:
         click.echo(f"bench: guidellm is not compared: {guidellm.PEERS} names no environment that has it", err=True)
         return []
-    with running(Behaviour(chats=True), cpu=servers) as endpoint:
+    with started(servers, body=CHAT_ANSWER) as (endpoint, _):
         own = _own_per_cpu_second(endpoint, CHAT, cpu)
         theirs = guidellm.per_cpu_second(peer, endpoint, USERS, cpu)
     made_of = f"{own:,.0f} / {theirs:,.0f} requests per CPU-second"

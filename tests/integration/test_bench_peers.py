@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.load.null_server import Behaviour, running
+from support.null_server import Behaviour, running
 
 guidellm = pytest.importorskip("bench.guidellm", reason="is found from the repository: python -m pytest")
 

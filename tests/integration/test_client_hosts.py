@@ -16,7 +16,6 @@ import pytest
 from paceline.core.record import Outcome
 from paceline.load.clients import AGENT, ClientHosts, ClientLost
 from paceline.load.generator import LoadPlan, drive
-from paceline.load.null_server import Behaviour, running
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import CpuPlacement
 from paceline.load.request import Prepared
@@ -24,6 +23,7 @@ from paceline.load.trace import BROKEN, UNSENT
 from paceline.remote.hosts import HostTrouble, RemoteShell
 from support.cli import Sandbox
 from support.namespaces import ADDRESSES, TwoHosts, two_hosts
+from support.null_server import Behaviour, running
 from support.refused import refused
 from support.watching import Watched
 

@@ -15,7 +15,6 @@ import pytest
 from paceline.benchmarks.serving.requests import encode
 from paceline.load import kserve_grpc
 from paceline.load.generator import drive
-from paceline.load.kserve import Response
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
@@ -79,10 +78,10 @@ def test_answers_and_stages_are_those_of_http(start: Start) -> None:
     server = start(engine="onnxruntime")
     message, trailer = called(server.endpoint("kserve-grpc"), infer(X))
     _, by_http = ask(server.endpoint("kserve-binary"), X)
-    assert isinstance(by_http, Response)
+    assert isinstance(by_http, dict)
     found = kserve_grpc.decode_response(message)
-    assert found.keys() == by_http.outputs.keys()
-    assert np.array_equal(found["y"], by_http.outputs["y"]) and np.allclose(found["y"], X @ WEIGHTS)
+    assert found.keys() == by_http.keys()
+    assert np.array_equal(found["y"], by_http["y"]) and np.allclose(found["y"], X @ WEIGHTS)
     stages = stages_of(trailer["x-paceline"])
     assert stages is not None and stages.size == 2 and stages.inference > 0 and stages.pre == 0
     assert server.statistics()["requests"]["ok"] == 2
@@ -91,7 +90,7 @@ def test_answers_and_stages_are_those_of_http(start: Start) -> None:
 def test_it_tells_whether_it_is_ready_and_what_it_serves(start: Start) -> None:
     server = start(engine="null")
     where = server.endpoint("kserve-grpc")
-    name = kserve_grpc.encode_name(MODEL)
+    name = kserve_grpc.encode_request(MODEL, {})  # a request for a model begins as those about one do
     for method, message in (("ServerLive", b""), ("ServerReady", b""), ("ModelReady", name)):
         assert called(where, message, method)[0] == kserve_grpc.encode_flag(True)
     assert b"paceline" in called(where, b"", "ServerMetadata")[0]
@@ -99,7 +98,7 @@ def test_it_tells_whether_it_is_ready_and_what_it_serves(start: Start) -> None:
     told, _ = called(where, name, "ModelMetadata")
     outputs = server.artifact.outputs[:0]  # the engine that computes nothing has an output of its own
     assert told.startswith(kserve_grpc.encode_model_metadata(MODEL, "null", server.artifact.inputs, outputs))
-    assert refusal(where, kserve_grpc.encode_name("other"), "ModelReady")[0] == "NOT_FOUND"
+    assert refusal(where, kserve_grpc.encode_request("other", {}), "ModelReady")[0] == "NOT_FOUND"
     assert refusal(where, b"", "ModelLoad")[0] == "UNIMPLEMENTED"
 
 

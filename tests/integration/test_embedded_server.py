@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.load.kserve import JSON_LENGTH, Response, encode_request
+from paceline.load.kserve import JSON_LENGTH, encode_request
 from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
 from paceline.servers import registry
@@ -73,8 +73,8 @@ def test_an_engine_answers_what_the_model_says(make: Start, engine: str) -> None
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     for wire in ("kserve-json", "kserve-binary"):
         _, found = ask(server.endpoint(wire), x)
-        assert isinstance(found, Response)
-        assert np.allclose(found.outputs["y"], x @ WEIGHTS)
+        assert isinstance(found, dict)
+        assert np.allclose(found["y"], x @ WEIGHTS)
     facts = server.describe()
     assert facts["versions"][engine]
     assert len(facts["threads"]) == 2
@@ -227,7 +227,7 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
 
     model = "generated/transformer"
     kind = engine if engine in ("torchscript", "torch-export") else "eager"
-    artifact = export(model, scale="tiny", format=kind, folder=tmp_path)  # type: ignore[arg-type]
+    artifact = export(Need(model, "tiny"), kind, tmp_path)  # type: ignore[arg-type]
     module = load_module(artifact)
     server = make(artifact, engine=engine, max_batch=2, threads=1, ready_timeout="10min")
     server.start()
@@ -236,10 +236,10 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
         [(name, x)] = sample.items()
         status, found = ask(where, x[None], name=name)
         assert status == 200
-        assert isinstance(found, Response)
+        assert isinstance(found, dict)
         with torch.no_grad():
             expected = module(torch.from_numpy(x[None])).numpy()
-        assert np.allclose(found.outputs[artifact.outputs[0].name], expected, rtol=1e-3, atol=1e-4)
+        assert np.allclose(found[artifact.outputs[0].name], expected, rtol=1e-3, atol=1e-4)
     assert (server.describe()["padded_to"] == [1, 2]) == (engine == "torch-compile")
 
 
@@ -247,7 +247,7 @@ def test_engines_of_torch_answer_what_the_eager_model_says(make: Start, tmp_path
 def test_batching_pays_where_small_work_is_computed_with_much_ado(make: Start, tmp_path: Path) -> None:
     from paceline.servers.export import export, sample_inputs
 
-    artifact = export(SMALL_TRANSFORMER, scale="full", format="eager", folder=tmp_path)
+    artifact = export(Need(SMALL_TRANSFORMER), "eager", tmp_path)
     [sample] = sample_inputs(artifact, 1, seed=1)
     served = {}
     for max_batch in (1, 8):

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from paceline.servers.base import Need
 from paceline.servers.export import export
 
 MODEL = "generated/fc:layers=1,width=8"
 EXPORT = """
 import sys, time
 from pathlib import Path
+from paceline.servers.base import Need
 from paceline.servers.export import export
-print(export(sys.argv[1], scale="full", format="torchscript", folder=Path(sys.argv[2])).path, flush=True)
+print(export(Need(sys.argv[1]), "torchscript", Path(sys.argv[2])).path, flush=True)
 """
 HALF = """
 import torch
@@ -40,7 +42,7 @@ def test_a_killed_export_is_made_again(tmp_path: Path) -> None:
         killed.kill()
     (left,) = tmp_path.iterdir()
     assert left.name.endswith(".tmp")
-    artifact = export(MODEL, scale="full", format="torchscript", folder=tmp_path)
+    artifact = export(Need(MODEL), "torchscript", tmp_path)
     assert artifact.path is not None
     assert artifact.path.parent != left
 

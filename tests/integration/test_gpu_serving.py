@@ -49,10 +49,11 @@ def test_recorded_batches_answer_as_the_eager_model_does_each_instance_by_itself
 
     from paceline.servers._embedded.cuda_sessions import Replaying
     from paceline.servers._embedded.engines import open_engine
+    from paceline.servers.base import Need
     from paceline.servers.export import TOLERANCES, export, load_module, sample_inputs
 
     precision = MODELS[model]
-    artifact = export(model, scale="tiny", format="eager", precision=precision, device="cuda:0")
+    artifact = export(Need(model, "tiny", precision, "cuda:0"), "eager")
     module = load_module(artifact, "cuda:0")
     samples = sample_inputs(artifact, 2 * max(SIZES), seed=5)
 

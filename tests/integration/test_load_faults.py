@@ -14,12 +14,13 @@ import pytest
 
 from paceline.load.calibrate import RequestKind, measure
 from paceline.load.generator import drive
-from paceline.load.null_server import Behaviour, running
+from paceline.load.null_server import started
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import LoadFailed
 from paceline.load.quality import LoadNotDelivered, require_delivered, warnings
 from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import BROKEN, FAILED, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, UNSENT, Trace
+from support.null_server import Behaviour, running
 
 ONE = [Prepared(b'{"inputs":[]}')]
 HUNDRED = LoadParameters(arrival="constant", rate=100, requests=100)
@@ -158,7 +159,7 @@ drive(endpoint, [Prepared(b"")], LoadParameters(arrival="constant", rate=10, dur
 def test_a_calibration_measures_the_generator_itself_with_what_it_is_to_send() -> None:
     found = {}
     for kind in (RequestKind(), RequestKind(4_000_000), RequestKind(grpc=True)):
-        with running(Behaviour(grpc=kind.grpc)) as endpoint:
+        with started(grpc=kind.grpc) as (endpoint, _):
             ceiling = found[kind] = measure(endpoint, kind=kind)
         rates = [probe.rate for probe in ceiling.probes]
         assert rates == sorted(rates)

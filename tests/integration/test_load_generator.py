@@ -22,11 +22,12 @@ import pytest
 
 from paceline.load.generator import LoadPlan, drive
 from paceline.load.grpc_client import INFER
-from paceline.load.null_server import BODY, Behaviour, running
+from paceline.load.null_server import BODY
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import delivered
 from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import REFUSED
+from support.null_server import Behaviour, running
 
 pytestmark = pytest.mark.alone
 

@@ -19,9 +19,9 @@ from paceline.core.errors import MissingDependency, Unsupported
 from paceline.load import network
 from paceline.load.generator import drive
 from paceline.load.network import PRESETS, Link
-from paceline.load.null_server import running
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared
+from support.null_server import running
 
 pytestmark = pytest.mark.alone
 

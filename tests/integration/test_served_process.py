@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from paceline.core.ports import free_port
-from paceline.servers._program import ServedProcess, answers
-from paceline.servers.base import ServerFailed
+from paceline.servers._program import ProcessServer, answers
+from paceline.servers.base import Need, ServerFailed, ServerSettings
 
 # Starts a daemon in a session of its own, ends the process in between, and says both ids.
 DAEMONS = """
@@ -38,17 +38,40 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., ServedProcess]]:
-    started: list[ServedProcess] = []
+class Scripted(ProcessServer):
+    """A command that is ready when a test says so."""
 
-    def start(code: str, **options: float) -> ServedProcess:
-        served = ServedProcess([sys.executable, "-c", code], folder=tmp_path, **options)  # type: ignore[arg-type]
-        started.append(served)
+    def __init__(self, folder: Path, command: list[str], timeout: float = 30.0) -> None:
+        super().__init__(ServerSettings(ready_timeout=timeout), Need("any"), folder, lambda _: None)
+        self.command = command
+        self.ready: Callable[[], bool] = lambda: False
+
+    def _is_ready(self) -> bool:
+        return self.ready()
+
+    def start(self) -> float:
+        return self._run(self.command)
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._supervisor.poll() if self._supervisor is not None else None
+
+    def prepare(self) -> None: ...
+
+    endpoint = describe = prepare  # type: ignore[assignment]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Scripted]]:
+    made: list[Scripted] = []
+
+    def make(code: str, **options: float) -> Scripted:
+        served = Scripted(tmp_path, [sys.executable, "-c", code], **options)
+        made.append(served)
         return served
 
-    yield start
-    for served in started:
+    yield make
+    for served in made:
         served.stop()
 
 
@@ -68,15 +91,15 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_an_orphaned_daemon_is_watched_and_ended_too(serve: Callable[..., ServedProcess], tmp_path: Path) -> None:
+def test_an_orphaned_daemon_is_watched_and_ended_too(serve: Callable[..., Scripted], tmp_path: Path) -> None:
     served = serve(DAEMONS)
+    served.ready = (tmp_path / "pids").exists
     served.start()
-    served.wait((tmp_path / "pids").exists, timeout=30)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    assert set(pids) <= set(served.pids())
+    assert set(pids) <= set(served.processes())
     served.stop()
     assert not any(map(running, pids))
-    assert served.pids() == []
+    assert served.processes() == []
     assert not served.is_alive()
 
 
@@ -87,11 +110,12 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
             "-c",
             f"""
 import sys, time, pathlib
-from paceline.servers._program import ServedProcess
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_served_process import Scripted
 folder = pathlib.Path({str(tmp_path)!r})
-served = ServedProcess([sys.executable, "-c", {DAEMONS!r}], folder=folder)
+served = Scripted(folder, [sys.executable, "-c", {DAEMONS!r}])
+served.ready = (folder / "pids").exists
 served.start()
-served.wait((folder / "pids").exists, timeout=30)
 print("started", flush=True)
 time.sleep(600)
 """,
@@ -107,63 +131,63 @@ time.sleep(600)
     assert gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
 
 
-def test_who_ignores_the_request_to_end_is_killed(serve: Callable[..., ServedProcess]) -> None:
-    served = serve(STUBBORN, grace=0.2)
+def test_who_ignores_the_request_to_end_is_killed(serve: Callable[..., Scripted]) -> None:
+    served = serve(STUBBORN)
+    served.grace = 0.2  # type: ignore[misc]
+    served.ready = lambda: "ignoring" in served.logs()
     served.start()
-    served.wait(lambda: "ignoring" in served.logs(), timeout=30)
     served.stop()
     assert served.exit_code == 128 + signal.SIGKILL
 
 
-def test_who_obeys_has_time_to_end(serve: Callable[..., ServedProcess], tmp_path: Path) -> None:
+def test_who_obeys_has_time_to_end(serve: Callable[..., Scripted], tmp_path: Path) -> None:
     served = serve(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), print('ended well', flush=True), sys.exit(3)))\n"
         "print('here', flush=True)\n"
         "time.sleep(600)"
     )
+    served.ready = lambda: "here" in served.logs()
     served.start()
-    served.wait(lambda: "here" in served.logs(), timeout=30)
     served.stop()
     assert "ended well" in served.logs()
     assert served.exit_code == 3
 
 
-def test_a_death_before_ready_is_told_with_the_last_words(serve: Callable[..., ServedProcess]) -> None:
+def test_a_death_before_ready_is_told_with_the_last_words(serve: Callable[..., Scripted]) -> None:
     served = serve("import sys; print('no such model'); sys.exit(5)")
-    served.start()
     with pytest.raises(ServerFailed, match="exit code 5 before it was ready") as failure:
-        served.wait(lambda: False, timeout=30)
+        served.start()
     assert failure.value.logs == "no such model"
 
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
-    served = ServedProcess([str(tmp_path / "nothing")], folder=tmp_path)
-    served.start()
+    served = Scripted(tmp_path, [str(tmp_path / "nothing")])
     with pytest.raises(ServerFailed, match="exit code 127") as failure:
-        served.wait(lambda: False, timeout=30)
+        served.start()
     assert "No such file" in failure.value.logs
 
 
-def test_never_ready(serve: Callable[..., ServedProcess]) -> None:
-    served = serve("import time; time.sleep(600)")
-    served.start()
+def test_never_ready(serve: Callable[..., Scripted]) -> None:
+    served = serve("import time; time.sleep(600)", timeout=0.1)
     with pytest.raises(ServerFailed, match=r"not ready after 0\.1 s"):
-        served.wait(lambda: False, timeout=0.1)
+        served.start()
+    assert served.processes() == []
 
 
-def test_it_outlives_the_thread_that_started_it(serve: Callable[..., ServedProcess]) -> None:
+def test_it_outlives_the_thread_that_started_it(serve: Callable[..., Scripted]) -> None:
     served = serve("import time; print('here', flush=True); time.sleep(600)")
+    served.ready = lambda: "here" in served.logs()
     starter = threading.Thread(target=served.start)
     starter.start()
     starter.join()
-    served.wait(lambda: "here" in served.logs(), timeout=30)
     time.sleep(0.2)
     assert served.is_alive()
 
 
-def test_stopping_needs_no_start_and_can_be_repeated(serve: Callable[..., ServedProcess]) -> None:
+def test_stopping_needs_no_start_and_can_be_repeated(serve: Callable[..., Scripted]) -> None:
     served = serve("import time; time.sleep(600)")
+    served.ready = lambda: True
     served.stop()
     served.start()
     served.stop()

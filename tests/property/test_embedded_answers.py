@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.load.kserve import JSON_LENGTH, decode_response, encode_request
 from support.embedded import PATH, Doubling, Running, running
+from support.kserve_requests import with_fields
 
 
 @settings(max_examples=8)
@@ -40,7 +41,7 @@ async def client(server: Running, choose: random.Random, max_batch: int) -> int:
     try:
         for _ in range(choose.randint(1, 6)):
             x = np.array([[choose.random()] * 3 for _ in range(choose.randint(1, max_batch))], np.float32)
-            message = encode_request({"x": x}, binary=choose.random() < 0.7, id=str(choose.random()))
+            message = with_fields(encode_request({"x": x}, binary=choose.random() < 0.7), id=str(choose.random()))
             extra = "" if message.json_length is None else f"{JSON_LENGTH}: {message.json_length}\r\n"
             head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(message.body)}\r\n{extra}\r\n"
             writer.write(head.encode() + message.body)
@@ -53,7 +54,7 @@ async def client(server: Running, choose: random.Random, max_batch: int) -> int:
             body = await reader.readexactly(int(headers["Content-Length"]))
             length = headers.get(JSON_LENGTH)
             found = decode_response(body, int(length) if length else None)
-            assert np.array_equal(found.outputs["y"], x * 2)
+            assert np.array_equal(found["y"], x * 2)
             answered += 1
     finally:
         writer.close()

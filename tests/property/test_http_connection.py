@@ -8,8 +8,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.load.http11 import RequestHead
 from paceline.load.kserve import Buffer
-from paceline.servers._embedded.http import Connection, Head
+from paceline.servers._embedded.http import Connection
 
 LINES = st.sampled_from(
     [
@@ -55,7 +56,7 @@ class Transport:
 class Handler:
     """Says ok."""
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
         assert len(body) == head.length
         connection.answer(200, (b"ok",), b"")
 

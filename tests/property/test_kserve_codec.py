@@ -24,6 +24,7 @@ from paceline.load.kserve import (
 )
 from paceline.load.server_timing import Stages
 from paceline.load.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, byte_strings
+from support.kserve_requests import with_fields
 from support.stages import stages_of
 
 KNOWN = [*DATATYPES, BYTES]
@@ -67,7 +68,7 @@ def equal(one: dict[str, Array], other: dict[str, Array]) -> bool:
 @given(TENSORS, st.booleans(), st.text(max_size=5))
 def test_a_request_survives(inputs: dict[str, Array], binary: bool, id: str) -> None:
     binary = binary or not all_text(inputs)
-    message = encode_request(inputs, binary=binary, id=id)
+    message = with_fields(encode_request(inputs, binary=binary), id=id)
     read = decode_request(message.body, message.json_length)
     assert equal(inputs, read.inputs)
     assert (read.id, read.binary, read.outputs) == (id, binary, None)
@@ -77,11 +78,12 @@ def test_a_request_survives(inputs: dict[str, Array], binary: bool, id: str) -> 
 def test_an_answer_has_the_outputs_that_were_asked_for(outputs: dict[str, Array], data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(list(outputs)), min_size=1, unique=True))
     binary = data.draw(st.booleans()) or not all_text(outputs)
-    asked = encode_request({"x": np.zeros(1)}, binary=binary, id="7", outputs=wanted)
+    named = [{"name": name} for name in wanted]
+    asked = with_fields(encode_request({"x": np.zeros(1)}, binary=binary), id="7", outputs=named)
     message = encode_response("m", outputs, decode_request(asked.body, asked.json_length))
-    read = decode_response(message.body, message.json_length)
-    assert equal({name: outputs[name] for name in wanted}, read.outputs)
-    assert (read.model, read.id) == ("m", "7")
+    assert equal({name: outputs[name] for name in wanted}, decode_response(message.body, message.json_length))
+    head = json.loads(message.body[: message.json_length])
+    assert (head["model_name"], head["id"]) == ("m", "7")
 
 
 @given(TENSORS)

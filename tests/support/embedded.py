@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.load.kserve import JSON_LENGTH, Response, decode_response, encode_request
+from paceline.load.kserve import JSON_LENGTH, decode_response, encode_request
 from paceline.load.tensors import Array, TensorSpec
 from paceline.servers._embedded.app import App
 from paceline.servers._embedded.batcher import Policy
@@ -81,7 +81,7 @@ class Running:
 
     def ask(
         self, x: Array, *, binary: bool = True, name: str = "x"
-    ) -> tuple[http.client.HTTPResponse, Response | bytes]:
+    ) -> tuple[http.client.HTTPResponse, dict[str, Array] | bytes]:
         """One request on a connection of its own; the answer, read if it is one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:

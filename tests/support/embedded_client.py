@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import socket
 
-from paceline.load.kserve import JSON_LENGTH, Response, decode_response, encode_request
+from paceline.load.kserve import JSON_LENGTH, decode_response, encode_request
 from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
 
 
-def ask(where: Endpoint, x: Array, *, name: str = "x") -> tuple[int, Response | bytes]:
+def ask(where: Endpoint, x: Array, *, name: str = "x") -> tuple[int, dict[str, Array] | bytes]:
     """One request on a connection of its own: its status, and the answer, read if it is one."""
     connection = http.client.HTTPConnection(where.host, where.port, timeout=30)
     try:

@@ -103,7 +103,7 @@ def expected(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """What `MODEL` answers, by ONNX Runtime in this process."""
     import onnxruntime
 
-    artifact = export(MODEL, scale="full", format="onnx")
+    artifact = export(Need(MODEL), "onnx")
     session = onnxruntime.InferenceSession(str(artifact.path), providers=["CPUExecutionProvider"])
     names = [spec.name for spec in artifact.outputs]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -123,7 +123,7 @@ def ask(endpoint: Endpoint, inputs: Mapping[str, Array]) -> dict[str, Array]:
         headers[kserve.JSON_LENGTH] = str(message.json_length)
     with post(endpoint, message.body, headers) as answer:
         length = answer.headers.get(kserve.JSON_LENGTH)
-        return kserve.decode_response(answer.read(), int(length) if length else None).outputs
+        return kserve.decode_response(answer.read(), int(length) if length else None)
 
 
 def post(endpoint: Endpoint, body: bytes, headers: Mapping[str, str]) -> Any:

@@ -46,15 +46,13 @@ def constant(rate: float, *, duration: float = 0.0, count: int | None = None) ->
     return np.arange(round(rate * duration) if count is None else count) / rate
 
 
-def poisson(rate: float, random: Generator, *, duration: float = 0.0, count: int | None = None) -> Times:
-    """Independent users: exponential gaps."""
-    return gamma(rate, 1.0, random, duration=duration, count=count)
-
-
 def gamma(
     rate: float, burstiness: float, random: Generator, *, duration: float = 0.0, count: int | None = None
 ) -> Times:
-    """Gamma gaps of this shape and the mean 1/rate: 1 is Poisson, less comes in bursts, more is more even."""
+    """Gamma gaps of this shape and the mean 1/rate: less than 1 comes in bursts, more is more even.
+
+    1 is Poisson: independent users, exponential gaps.
+    """
     scale = 1.0 / (rate * burstiness)
     if count is not None:
         return np.cumsum(random.gamma(burstiness, scale, count))

@@ -114,7 +114,7 @@ class GeneratorCeiling:
 
 
 def calibrate(
-    cpus: Sequence[int] | None = None, kind: RequestKind = SMALL, *, is_fresh: bool = False, needed: float = math.inf
+    cpus: Sequence[int] | None = None, kind: RequestKind = SMALL, *, needed: float = math.inf
 ) -> GeneratorCeiling:
     """The ceiling of one worker on the first of these cores, with the null server on the last; stored until reboot.
 
@@ -122,12 +122,11 @@ def calibrate(
     """
     cores = list(cpus or sorted(os.sched_getaffinity(0)))
     key = _key(cores, kind)
-    stored = None if is_fresh else _remembered(key, needed)
-    if stored is not None:
+    if stored := _remembered(key, needed):
         return stored
     if kind.grpc:
         require_grpc()
-    with null_server.started(null_server.Behaviour(grpc=kind.grpc), cpu=cores[-1]) as (endpoint, process):
+    with null_server.started(cores[-1], grpc=kind.grpc) as (endpoint, process):
         begun, waited = time.monotonic(), waiting_for_cpu(process)
         measured = measure(endpoint, cores[0], kind)
         for _ in range(_AGAIN):

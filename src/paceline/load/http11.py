@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from paceline.load.kserve import JSON_LENGTH
+
 END_OF_HEAD = b"\r\n\r\n"
 LARGEST_HEAD = 65536  # bytes, of an answer
 _HEAD, _LENGTH, _CHUNK_SIZE, _CHUNK_DATA, _CHUNK_END, _TRAILER, _UNTIL_CLOSE, _WHOLE = range(8)
@@ -37,15 +39,8 @@ class RequestHead:
     path: str
     headers: Mapping[str, str]
     keep_alive: bool
-
-    def number(self, name: str) -> int | None:
-        """A header that counts bytes; None where it is missing, HttpError where it is not a number."""
-        text = self.headers.get(name)
-        if text is None:
-            return None
-        if not _NUMBER.fullmatch(text):
-            raise HttpError(400, f"{name} is {text[:40]!r}; it must be a number of bytes")
-        return int(text)
+    length: int  # of the body
+    json_length: int | None  # of the JSON that the body begins with, where tensors follow it
 
 
 @lru_cache(maxsize=512)  # a client's heads are mostly the same
@@ -71,7 +66,15 @@ def parse_request(text: bytes) -> RequestHead:
         target = "/" + target.removeprefix("http://").partition("/")[2]
     connection = headers.get("connection", "").lower()
     keep_alive = "close" not in connection if minor == "1" else "keep-alive" in connection
-    return RequestHead(method, target.partition("?")[0], headers, keep_alive)
+    length, json_length = _bytes_in(headers, "content-length"), _bytes_in(headers, JSON_LENGTH.lower())
+    return RequestHead(method, target.partition("?")[0], headers, keep_alive, length or 0, json_length)
+
+
+def _bytes_in(headers: Mapping[str, str], name: str) -> int | None:
+    text = headers.get(name)
+    if text is not None and not _NUMBER.fullmatch(text):
+        raise HttpError(400, f"{name} is {text[:40]!r}; it must be a number of bytes")
+    return None if text is None else int(text)
 
 
 class Unreadable(Exception):

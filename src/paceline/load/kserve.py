@@ -80,24 +80,9 @@ class Request:
     binary: bool = False  # whether other outputs are sent as binary
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A decoded answer."""
-
-    outputs: dict[str, Array]
-    model: str = ""
-    id: str = ""
-
-
-def encode_request(
-    inputs: Mapping[str, Array], *, binary: bool = False, id: str = "", outputs: Sequence[str] | None = None
-) -> Message:
+def encode_request(inputs: Mapping[str, Array], *, binary: bool = False) -> Message:
     """A request for one or more samples; `binary` holds for its tensors and for the outputs."""
-    head: dict[str, Any] = {"id": id} if id else {}
-    if binary:
-        head["parameters"] = {"binary_data_output": True}
-    if outputs is not None:
-        head["outputs"] = [{"name": name} for name in outputs]
+    head = {"parameters": {"binary_data_output": True}} if binary else {}
     return _encode(head, "inputs", [(name, array, binary) for name, array in inputs.items()])
 
 
@@ -132,10 +117,9 @@ def decode_request(body: Buffer, json_length: int | None = None, shared: Lookup 
     return Request(inputs, head.id, head.outputs, head.binary)
 
 
-def decode_response(body: Buffer, json_length: int | None = None) -> Response:
-    """A server's answer; ProtocolError if it is not one."""
-    head, outputs = _decode(body, json_length, "outputs")
-    return Response(outputs, head.model, head.id)
+def decode_response(body: Buffer, json_length: int | None = None) -> dict[str, Array]:
+    """The outputs of a server's answer; ProtocolError if it is not one."""
+    return _decode(body, json_length, "outputs")[1]
 
 
 def encode_error(message: str) -> bytes:
@@ -198,7 +182,6 @@ class _Tensor:
 class _Head:
     tensors: tuple[_Tensor, ...]
     id: str = ""
-    model: str = ""
     outputs: Mapping[str, bool] | None = None
     binary: bool = False
     raw_bytes: int = 0
@@ -278,7 +261,6 @@ def _read_head(text: bytes, key: str) -> _Head:
     return _Head(
         tensors=tuple(tensors),
         id=_expect(head.get("id", ""), str, "id"),
-        model=_expect(head.get("model_name", ""), str, "model_name"),
         outputs=outputs or None,
         binary=binary,
         raw_bytes=sum(tensor.size for tensor in tensors if tensor.region is None),

@@ -88,11 +88,6 @@ def encode_server_metadata(name: str, version: str) -> bytes:
     return _field(1, name.encode()) + _field(2, version.encode())
 
 
-def encode_name(name: str) -> bytes:
-    """A ModelReadyRequest or ModelMetadataRequest."""
-    return _field(1, name.encode())
-
-
 def decode_name(message: bytes) -> str:
     """The model of a ModelReadyRequest or ModelMetadataRequest."""
     names = [_text(value) for number, kind, value in _fields(memoryview(message)) if (number, kind) == (1, _BYTES)]

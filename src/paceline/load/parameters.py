@@ -258,10 +258,8 @@ class LoadParameters(Parameters):
                 return self.recorded()
             case "constant":
                 times = arrivals.constant(given.rate, duration=end, count=count)
-            case "poisson" | "server":
-                times = arrivals.poisson(given.rate, random, duration=end, count=count)
-            case "gamma":
-                times = arrivals.gamma(given.rate, given.burstiness, random, duration=end, count=count)
+            case "poisson" | "server" | "gamma":
+                times = arrivals.gamma(given.rate, self.burstiness or 1.0, random, duration=end, count=count)
             case "ramp":
                 times = arrivals.ramp(given.rate, given.to_rate, end, random)
             case "spike":

@@ -33,23 +33,8 @@ from paceline.load.timerfd import open_timer, set_timer
 from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, clock
 
 TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
-_SPIN = 1_500_000  # ns; event loops round their timers to a millisecond
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
 _AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
-
-
-async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
-    """Call `act(0)`, `act(1)`, ... when the clock has passed each instant (ns, in order); all that are due at once."""
-    if not due:
-        return
-    timer = open_timer()
-    if timer is None:
-        await _pace_by_spinning(due, act)
-        return
-    try:
-        await _pace_by_timer(due, act, timer)
-    finally:
-        os.close(timer)
 
 
 def call_after(seconds: float, call: Callable[..., object], *arguments: object) -> None:
@@ -67,8 +52,14 @@ def call_after(seconds: float, call: Callable[..., object], *arguments: object) 
     loop.call_later(seconds, on_time)
 
 
-async def _pace_by_timer(due: Sequence[int], act: Callable[[int], None], timer: int) -> None:
-    """The kernel wakes the event loop through a descriptor, some ten microseconds after the instant."""
+async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
+    """Call `act(0)`, `act(1)`, ... when the clock has passed each instant (ns, in order); all that are due at once.
+
+    The kernel wakes the event loop through a descriptor, some ten microseconds after the instant.
+    """
+    if not due:
+        return
+    timer = open_timer()
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     position, number = 0, len(due)
@@ -97,19 +88,7 @@ async def _pace_by_timer(due: Sequence[int], act: Callable[[int], None], timer: 
         await ended
     finally:
         loop.remove_reader(timer)
-
-
-async def _pace_by_spinning(due: Sequence[int], act: Callable[[int], None]) -> None:
-    """Where there are no such timers: sleep until shortly before, then look at the clock until it is time."""
-    for position, instant in enumerate(due):
-        left = instant - clock()
-        if left > _SPIN:
-            await asyncio.sleep((left - _SPIN) / 1e9)
-        elif position % 16 == 0:
-            await asyncio.sleep(0)  # answers must be read even if everything is due already
-        while clock() < instant:
-            await asyncio.sleep(0)
-        act(position)
+        os.close(timer)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from paceline.servers import _apps
 from paceline.servers._environment import Requirements
 from paceline.servers._program import HOST, MODEL, Program, PythonSettings
 from paceline.servers.base import Artifact, Format, Need, ServerSettings
+from paceline.servers.export import export
 
 
 class WorkerSettings(ServerSettings):
@@ -78,7 +79,7 @@ class ExportedModelServer(Program):
     def prepare(self) -> None:
         super().prepare()
         self.say(f"exporting {self.need.model}")
-        self.artifact = self.need.export(self.format)
+        self.artifact = export(self.need, self.format)
         for name in self.apps:
             shutil.copyfile(Path(_apps.__path__[0]) / name, self.folder / name)
 

@@ -193,9 +193,6 @@ def parse(name: str) -> LlamaShape:
 
 def write(folder: Path, shape: LlamaShape, *, precision: str, seed: int) -> None:
     """Write configuration, tokenizer and weights into a folder as the Hugging Face libraries read it."""
-    if precision not in DTYPES:
-        message = f"precision = '{precision}': a generated language model has one of {', '.join(DTYPES)}"
-        raise InputError("precision-not-served", message, key="precision", value=precision)
     folder.mkdir(parents=True, exist_ok=True)
     dtype = DTYPES[precision]
     # Without an end of text, answers have exactly the requested number of tokens.

@@ -28,6 +28,7 @@ from paceline.servers._environment import versions as read_versions
 from paceline.servers.base import Need, Server, ServerFailed, ServerSettings
 
 _LOG_END = 64 * 1024  # bytes of a log that are read for its last lines
+_LOG_LINES = 40
 _MOST_BODY = 1 << 20  # bytes that are read of an answer
 _POLL = 0.02  # seconds between checks whether it is ready
 _SHORT = 34  # characters of a path that leave enough for the name of a socket
@@ -35,113 +36,6 @@ _SHORT = 34  # characters of a path that leave enough for the name of a socket
 HOST = "127.0.0.1"
 MODEL = "model"  # what most servers call their model
 HTTP_ERRORS = (OSError, http.client.HTTPException)
-
-
-class ServedProcess:
-    """One command in a session of its own; what it prints is in `server.log` in its folder.
-
-    A supervisor process stands between: it adopts whatever the command starts, ends all of it on `stop()`, and also
-    when this process dies, by whatever signal.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        folder: Path,
-        environment: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        grace: float = 5.0,
-    ) -> None:
-        self.command = list(command)
-        self.log = folder / "server.log"
-        self.grace = grace  # seconds that it may take to end by itself
-        self._environment = environment or {}
-        self._cwd = cwd or folder
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._main: psutil.Process | None = None  # the command's own process, once it is known
-
-    def start(self) -> None:
-        """Start it; `wait()` returns when it is ready."""
-        if self._supervisor is not None:
-            raise RuntimeError("already started")
-        supervise = [sys.executable, "-I", "-S", _supervisor.__file__, str(os.getpid()), str(self.grace)]
-        with self.log.open("ab") as log:
-            self._supervisor = subprocess.Popen(
-                [*supervise, *self.command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._cwd,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(self._environment),
-                start_new_session=True,
-            )
-
-    def wait(self, ready: Callable[[], bool], timeout: float) -> float:
-        """Ask until it is ready; the seconds it took. ServerFailed, with its logs, if it dies or takes too long."""
-        begin = time.monotonic()
-        while not ready():
-            if not self.is_alive():
-                assert self._supervisor is not None
-                code = self._supervisor.wait(timeout=self.grace + 10)  # what the command left is ended too by then
-                raise ServerFailed(f"the server ended with exit code {code} before it was ready", self.logs())
-            if time.monotonic() - begin > timeout:
-                raise ServerFailed(
-                    f"the server was not ready after {timeout:g} s; raise ready_timeout if it only needs longer",
-                    self.logs(),
-                )
-            time.sleep(_POLL)
-        return time.monotonic() - begin
-
-    @property
-    def exit_code(self) -> int | None:
-        """Of the command, 128 + n if signal n ended it; None while it runs or before it was started."""
-        return self._supervisor.poll() if self._supervisor is not None else None
-
-    def pids(self) -> list[int]:
-        """The command's process and all that it started."""
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [child.pid for child in psutil.Process(self._supervisor.pid).children(recursive=True)]
-        return []
-
-    def is_alive(self) -> bool:
-        """Whether the command still runs."""
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return False
-        try:  # the supervisor may not yet have noticed the end
-            if self._main is None:
-                children = psutil.Process(self._supervisor.pid).children()  # orphans that it adopts are younger
-                self._main = min(children, key=lambda child: child.create_time(), default=None)
-            return self._main is None or (self._main.is_running() and self._main.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
-
-    def stop(self) -> None:
-        """Ask it to end, and end it and everything it started after a grace; may be called at any time."""
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return
-        self._supervisor.terminate()
-        try:
-            self._supervisor.wait(timeout=self.grace + 10)
-        except subprocess.TimeoutExpired:
-            for pid in self.pids():
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    psutil.Process(pid).kill()
-            self._supervisor.kill()
-            self._supervisor.wait()
-
-    def logs(self, lines: int = 40) -> str:
-        """The last lines of what it printed."""
-        try:
-            with self.log.open("rb") as log:
-                size = log.seek(0, os.SEEK_END)
-                log.seek(max(0, size - _LOG_END))
-                text = log.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-lines:])
 
 
 def http_get(
@@ -177,38 +71,100 @@ class PythonSettings(ServerSettings):
 
 
 class ProcessServer(Server):
-    """A server whose process is started here."""
+    """A server whose command is started here, in a session of its own; what it prints is in `server.log`.
+
+    A supervisor process stands between: it adopts whatever the command starts, ends all of it on `stop()`, and also
+    when this process dies, by whatever signal.
+    """
+
+    grace: ClassVar[float] = 5.0  # seconds that it may take to end by itself
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(settings, need, folder, say)
-        self._process: ServedProcess | None = None
-
-    def processes(self) -> list[int]:
-        return self._process.pids() if self._process else []
-
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.is_alive()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-
-    def logs(self) -> str:
-        return self._process.logs() if self._process else ""
+        self.log = folder / "server.log"
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._main: psutil.Process | None = None  # the command's own process, once it is known
 
     @abstractmethod
     def _is_ready(self) -> bool:
         """Ask it once."""
 
-    def _run(self, process: ServedProcess) -> float:
-        """Start a process, and wait until it is ready: the seconds until then."""
-        self._process = process
+    def _run(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> float:
+        """Start it, and ask until it is ready: the seconds it took."""
+        supervise = [sys.executable, "-I", "-S", _supervisor.__file__, str(os.getpid()), str(self.grace)]
+        self._main = None
+        with self.log.open("ab") as log:
+            self._supervisor = subprocess.Popen(
+                [*supervise, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=cwd or self.folder,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
+                start_new_session=True,
+            )
+        begin = time.monotonic()
         try:
-            process.start()
-            return process.wait(self._is_ready, self.settings.ready_timeout)
+            while not self._is_ready():
+                if not self.is_alive():
+                    code = self._supervisor.wait(timeout=self.grace + 10)  # what the command left is ended too by then
+                    raise ServerFailed(f"the server ended with exit code {code} before it was ready", self.logs())
+                timeout = self.settings.ready_timeout
+                if time.monotonic() - begin > timeout:
+                    message = (
+                        f"the server was not ready after {timeout:g} s; raise ready_timeout if it only needs longer"
+                    )
+                    raise ServerFailed(message, self.logs())
+                time.sleep(_POLL)
         except BaseException:
             self.stop()
             raise
+        return time.monotonic() - begin
+
+    def processes(self) -> list[int]:
+        """The command's process and all that it started."""
+        if self._supervisor is None or self._supervisor.poll() is not None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(self._supervisor.pid).children(recursive=True)]
+        return []
+
+    def is_alive(self) -> bool:
+        if self._supervisor is None or self._supervisor.poll() is not None:
+            return False
+        try:  # the supervisor may not yet have noticed the end
+            if self._main is None:
+                children = psutil.Process(self._supervisor.pid).children()  # orphans that it adopts are younger
+                self._main = min(children, key=lambda child: child.create_time(), default=None)
+            return self._main is None or (self._main.is_running() and self._main.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    def stop(self) -> None:
+        """Ask it to end, and end it and everything it started after a grace."""
+        if self._supervisor is None or self._supervisor.poll() is not None:
+            return
+        self._supervisor.terminate()
+        try:
+            self._supervisor.wait(timeout=self.grace + 10)
+        except subprocess.TimeoutExpired:
+            for pid in self.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    psutil.Process(pid).kill()
+            self._supervisor.kill()
+            self._supervisor.wait()
+
+    def logs(self) -> str:
+        try:
+            with self.log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - _LOG_END))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-_LOG_LINES:])
 
 
 class Program(ProcessServer):
@@ -217,7 +173,6 @@ class Program(ProcessServer):
     requirements: ClassVar[Requirements | None] = None  # None for a program that pip does not install
     device_kind: ClassVar[str] = ""  # that its packages are built for; any if empty
     ready_path: ClassVar[str]  # answers 200 when it is ready
-    grace: ClassVar[float] = 5.0  # seconds to end by itself
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(settings, need, folder, say)
@@ -278,7 +233,7 @@ class Program(ProcessServer):
         self.grpc_port = free_port() if "kserve-grpc" in self.wires else 0
         command, environment = self._command(), self._environment()
         self.say(f"starting {self.name}")
-        return self._run(ServedProcess(command, folder=self.folder, environment=environment, grace=self.grace))
+        return self._run(command, environment)
 
     def describe(self) -> dict[str, Any]:
         return {"server": self.name, "versions": self.versions} | self._facts()

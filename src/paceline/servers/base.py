@@ -59,20 +59,6 @@ class Need:
     wire: Wire | None = None  # of the requests; None for those that cost nothing when they are not used
     form: Form | None = None  # what the server is to make tensors of; None if it is sent tensors
 
-    def export(self, format: Format) -> Artifact:
-        """The model in this format."""
-        from paceline.servers.export import export
-
-        return export(
-            self.model,
-            scale=self.scale,
-            format=format,
-            precision=self.precision,
-            seed=self.seed,
-            device=self.device,
-            allow_import=self.allow_import,
-        )
-
 
 class ServerSettings(Parameters):
     """What a user may write under `server:`; each server adds its own."""

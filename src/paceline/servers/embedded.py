@@ -12,14 +12,13 @@ from typing import Any, ClassVar
 from paceline.core.errors import InputError, MissingDependency
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
-from paceline.servers._embedded.app import EmbeddedSettings, ServerConfiguration
+from paceline.servers._embedded.app import DRAIN, EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
-from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, ServedProcess, answers, http_get
+from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, answers, http_get
 from paceline.servers.base import Artifact, Need, ServerFailed, ServerSettings
+from paceline.servers.export import export
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
-
-_DRAIN = 3.0  # seconds to answer what is in work when it has to end
 
 
 class Embedded(ProcessServer):
@@ -30,6 +29,7 @@ class Embedded(ProcessServer):
     Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
     wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     reads = ("image", "text")
+    grace = DRAIN + 2
 
     settings: EmbeddedSettings
 
@@ -67,12 +67,12 @@ class Embedded(ProcessServer):
     def prepare(self) -> None:
         engine = self.settings.engine
         package = engine if engine in ("onnxruntime", "openvino") else "torch"
-        needed = {package: package} | ({"grpc": "grpcio"} if self._speaks_grpc else {})
+        needed = {package: package} | ({"grpc": "grpcio"} if self.need.wire == "kserve-grpc" else {})
         for module, name in needed.items():
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(name, "pip install 'paceline[serving]'")
         self.say(f"exporting {self.need.model}")
-        self.artifact = self.need.export(FORMATS.get(engine, "eager"))
+        self.artifact = export(self.need, FORMATS.get(engine, "eager"))
         if self.need.form is not None:
             self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
@@ -88,7 +88,7 @@ class Embedded(ProcessServer):
         self.say(f"starting {self.name} with {self.settings.engine}")
         try:
             # The user's own model is imported relative to the user's folder.
-            return self._run(ServedProcess(command, folder=self.folder, cwd=Path.cwd(), grace=_DRAIN + 2))
+            return self._run(command, cwd=Path.cwd())
         except ServerFailed as error:
             failure = self.folder / "failure"
             raise ServerFailed(failure.read_text() if failure.exists() else str(error), error.logs) from None
@@ -121,10 +121,6 @@ class Embedded(ProcessServer):
         reported = self.folder / "facts"
         return facts | (json.loads(reported.read_text()) if reported.exists() else {})
 
-    @property
-    def _speaks_grpc(self) -> bool:
-        return self.need.wire == "kserve-grpc"
-
     def _is_ready(self) -> bool:
         path = self.folder / "port"
         if not path.exists():
@@ -136,11 +132,7 @@ class Embedded(ProcessServer):
         return ServerConfiguration(
             **self.settings.model_dump(include=set(EmbeddedSettings.model_fields)),
             name=MODEL,
+            need=self.need,
             artifact=artifact,
-            device=self.need.device,
-            allow_import=self.need.allow_import,
-            speaks_grpc=self._speaks_grpc,
-            shared_memory=self.need.wire == "kserve-shm",
             processing=self._processing,
-            grace=_DRAIN,
         )

@@ -34,9 +34,9 @@ from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.files import cache_directory
 from paceline.core.subject import FloatPrecision
 from paceline.load.tensors import Array, TensorSpec
-from paceline.models.base import ModelSpec, Scale
+from paceline.models.base import ModelSpec
 from paceline.models.user import find_model, is_reference
-from paceline.servers.base import Artifact, Format
+from paceline.servers.base import Artifact, Format, Need
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,40 +57,32 @@ class NotExportable(Unsupported):
     """A model that a format cannot express."""
 
 
-def export(
-    model: str,
-    *,
-    scale: Scale,
-    format: Format,
-    precision: str = "fp32",
-    seed: int = 1234,
-    device: str = "cpu",
-    allow_import: bool = False,
-    folder: Path | None = None,
-) -> Artifact:
-    """The model in a format, exported now or found in the cache `folder` (unset: the user's).
+def export(need: Need, format: Format, folder: Path | None = None) -> Artifact:
+    """The model of a need in a format, exported now or found in the cache `folder` (unset: the user's).
 
     Torch's formats hold the device they were traced on. For eager nothing is written: `load_module` builds the model.
     """
     from paceline.servers._exported_module import EXPORTERS, describe
 
-    spec = find_model(model, allow_import=allow_import)
+    precision, device = need.precision, need.device
+    spec = find_model(need.model, allow_import=need.allow_import)
     if precision not in PRECISIONS:
         message = f"precision = {precision} is not served; choose one of {', '.join(PRECISIONS)}"
         raise InputError("precision-not-served", message, key="precision", value=precision)
     if format == "eager":
-        return Artifact(model, scale, format, precision, seed, None, *describe(spec, scale), device=device)
+        specs = describe(spec, need.scale)
+        return Artifact(need.model, need.scale, format, precision, need.seed, None, *specs, device=device)
     exporter = EXPORTERS[format]
     if precision not in exporter.precisions:
         raise Unsupported(f"{format} is exported in {' or '.join(exporter.precisions)}, not in {precision}")
     exporter.require()
     device = "cpu" if exporter.any_device else device
-    artifact = Artifact(model, scale, format, precision, seed, None, (), (), device=device)
+    artifact = Artifact(need.model, need.scale, format, precision, need.seed, None, (), (), device=device)
     root = folder if folder is not None else cache_directory() / "models"
     file_name = re.sub(r"[^A-Za-z0-9.=]+", "-", spec.name).strip("-.")[:80]
     path = root / f"{file_name}-{format}-{_key(spec, artifact, exporter)}"
     cached = _load_cached(path) or _cache(path, partial(_make, spec, artifact, exporter))
-    return replace(cached, model=model)
+    return replace(cached, model=need.model)
 
 
 def load_module(artifact: Artifact, device: str = "cpu", *, allow_import: bool = False) -> nn.Module:

@@ -71,8 +71,8 @@ class TritonServer(ExportedModelServer):
 
     @property
     def versions(self) -> dict[str, str]:
-        log = self.folder / "server.log"
-        match = re.search(r"server_version\s*\|\s*([\d.]+)", log.read_text(errors="replace") if log.exists() else "")
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        match = re.search(r"server_version\s*\|\s*([\d.]+)", text)
         return {"tritonserver": match.group(1)} if match else {}
 
 

@@ -20,7 +20,7 @@ def random(seed: int = 7) -> np.random.Generator:
 
 
 def test_poisson_gaps_are_exponential() -> None:
-    times = arrivals.poisson(50.0, random(), count=5000)
+    times = arrivals.gamma(50.0, 1.0, random(), count=5000)
     assert stats.kstest(np.diff(times), "expon", args=(0, 1 / 50)).pvalue > SURE
 
 
@@ -85,7 +85,7 @@ def test_nothing_arrives_in_a_pause() -> None:
 
 @pytest.mark.parametrize("rate", [0.5, 40.0])
 def test_a_duration_holds_as_many_as_the_rate_says(rate: float) -> None:
-    counts = [len(arrivals.poisson(rate, random(seed), duration=20.0)) for seed in range(40)]
+    counts = [len(arrivals.gamma(rate, 1.0, random(seed), duration=20.0)) for seed in range(40)]
     assert abs(np.mean(counts) - 20 * rate) < 4 * np.sqrt(20 * rate / 40)
 
 
@@ -130,13 +130,13 @@ def test_arrivals_of_a_changing_rate_are_drawn_at_once_and_exact_where_numbers_a
 
 def test_without_a_duration_or_a_count_nothing_arrives() -> None:
     assert arrivals.constant(10.0).tolist() == []
-    assert arrivals.poisson(10.0, random()).tolist() == []
+    assert arrivals.gamma(10.0, 1.0, random()).tolist() == []
     assert arrivals.gamma(10.0, 2.0, random()).tolist() == []
 
 
 def test_a_count_is_the_number_of_arrivals_whatever_the_duration() -> None:
     assert arrivals.constant(10.0, duration=7.0, count=3).tolist() == pytest.approx([0.0, 0.1, 0.2])
-    assert len(arrivals.poisson(10.0, random(), duration=7.0, count=3)) == 3
+    assert len(arrivals.gamma(10.0, 1.0, random(), duration=7.0, count=3)) == 3
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ NOTHING = GeneratorCeiling(0.0, 10_000.0, (Probe(500.0, 0.5, 0.1, 0.3),))
 
 
 @contextmanager
-def _nobody(behaviour: object, cpu: int | None = None) -> Iterator[tuple[Endpoint, int]]:
+def _nobody(cpu: int | None = None, *, grpc: bool = False) -> Iterator[tuple[Endpoint, int]]:
     yield Endpoint("kserve-json", "127.0.0.1", 1, "/", "x"), 0
 
 
@@ -71,9 +71,9 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
         measured.append(LATE)
         return LATE
 
-    def measures(needed: float, **more: bool) -> bool:
+    def measures(needed: float) -> bool:
         before = len(measured)
-        assert calibrate.calibrate((0, 0), needed=needed, **more) == LATE
+        assert calibrate.calibrate((0, 0), needed=needed) == LATE
         return len(measured) > before
 
     monkeypatch.setattr(calibrate, "measure", measure)
@@ -81,7 +81,6 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
     assert not measures(LATE.rate / 4)
     assert measures(LATE.rate / 3)
     assert measures(math.inf)
-    assert measures(10.0, is_fresh=True)
     now += 599.0
     assert not measures(10.0)
     now += 2.0
@@ -265,9 +264,9 @@ def test_the_worker_has_the_first_core_and_the_null_server_the_last(
     where: list[int | None] = []
 
     @contextmanager
-    def started(_behaviour: object, cpu: int | None = None) -> Iterator[tuple[Endpoint, int]]:
+    def started(cpu: int | None = None, *, grpc: bool = False) -> Iterator[tuple[Endpoint, int]]:
         where.append(cpu)
-        with _nobody(None) as one:
+        with _nobody() as one:
             yield one
 
     def measure(_endpoint: Endpoint, cpu: int, _kind: RequestKind) -> GeneratorCeiling:

@@ -212,11 +212,9 @@ def test_a_request_is_read_from_its_head(text: bytes, method: str, path: str, ke
 def test_headers_are_by_their_names_in_lower_case_and_count_bytes() -> None:
     head = parse_request(b"GET / HTTP/1.1" + HOST + b"\r\nA-B: \tc d \r\nContent-Length: 999999999999999999\r\nn: -1")
     assert head.headers == {"host": "h", "a-b": "c d", "content-length": "999999999999999999", "n": "-1"}
-    assert head.number("content-length") == 999_999_999_999_999_999
-    assert head.number("nothing") is None
-    with pytest.raises(HttpError, match="n is '-1'; it must be a number of bytes") as caught:
-        head.number("n")
-    assert caught.value.status == 400
+    assert (head.length, head.json_length) == (999_999_999_999_999_999, None)
+    head = parse_request(b"GET / HTTP/1.1" + HOST + b"\r\nInference-Header-Content-Length: 3")
+    assert (head.length, head.json_length) == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +225,7 @@ def test_headers_are_by_their_names_in_lower_case_and_count_bytes() -> None:
         (b"GET / HTTP/1.1" + HOST + b"\r\nhost: i", "several headers host that differ"),
         (b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: 1\r\nContent-Length: 2", "several headers Content-Length"),
         (b"GET / HTTP/1.1" + HOST + b"\r\na b: c", "header line 'a b: c' is malformed"),
+        (b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: -1", "content-length is '-1'; it must be a number of bytes"),
     ],
 )
 def test_a_malformed_request_is_refused(text: bytes, says: str) -> None:

@@ -12,7 +12,6 @@ from paceline.load.kserve_grpc import (
     decode_response,
     encode_flag,
     encode_model_metadata,
-    encode_name,
     encode_request,
     encode_response,
     encode_server_metadata,
@@ -139,11 +138,11 @@ def test_metadata_by_its_bytes() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_384])
 def test_a_name_of_any_length_survives(length: int) -> None:
-    assert decode_name(encode_name("n" * length)) == "n" * length
+    assert decode_name(encode_request("n" * length, {})) == "n" * length
 
 
 def test_the_last_of_several_names_holds() -> None:
     assert decode_name(b"\x0a\x01a\x12\x01c\x08\x05\x0a\x01b\x0a\x01z") == "z"
     assert decode_name(b"\x12\x01c\x08\x05") == ""
-    assert encode_name("n" * 128)[:3] == b"\x0a\x80\x01"
-    assert encode_name("n" * 127)[:2] == b"\x0a\x7f"
+    assert encode_request("n" * 128, {})[:3] == b"\x0a\x80\x01"
+    assert encode_request("n" * 127, {})[:2] == b"\x0a\x7f"

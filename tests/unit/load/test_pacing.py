@@ -12,12 +12,6 @@ from paceline.load import worker
 from paceline.load.trace import clock
 
 
-@pytest.fixture(params=["timer", "spinning"])
-def _pacer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "spinning":
-        monkeypatch.setattr(worker, "open_timer", lambda: None)
-
-
 def paced(offsets: list[int], stall_after: int = -1, stall: float = 0.0) -> tuple[list[int], list[int]]:
     """Positions in the order of their calls, and how late (ns) each was."""
     start = clock() + 5_000_000
@@ -35,14 +29,12 @@ def paced(offsets: list[int], stall_after: int = -1, stall: float = 0.0) -> tupl
     return called, late
 
 
-@pytest.mark.usefixtures("_pacer")
 def test_every_call_is_made_once_in_order_and_never_early() -> None:
     called, late = paced([0, 0, 300_000, 301_000, 5_000_000, 20_000_000])
     assert called == list(range(6))
     assert min(late) >= 0
 
 
-@pytest.mark.usefixtures("_pacer")
 def test_after_a_stall_all_that_is_due_goes_at_once_and_the_rest_in_time() -> None:
     stall = 0.1
     called, late = paced([0, 20_000_000, 40_000_000, 60_000_000, 250_000_000], stall_after=0, stall=stall)

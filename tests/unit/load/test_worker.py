@@ -12,7 +12,7 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -66,11 +66,22 @@ class World:
             self.now += int((seconds + self.oversleep) * 1e9)
             asyncio.get_running_loop().call_soon(call, *arguments)
 
-        monkeypatch.setattr(worker, "open_timer", lambda: None)
+        monkeypatch.setattr(worker, "pace", self._pace)
         monkeypatch.setattr(worker, "clock", lambda: self.now)
         monkeypatch.setattr(worker, "call_after", call_after)
         monkeypatch.setattr(asyncio, "sleep", sleep)
         monkeypatch.setattr(worker, "HttpClient", lambda log, _task: self._connected(log))
+
+    async def _pace(self, due: Sequence[int], act: Callable[[int], None]) -> None:
+        """As the real one, by this clock: answers are read on the way, and also if everything is due already."""
+        for position, instant in enumerate(due):
+            if instant - self.now > 15 * STEP:
+                await asyncio.sleep((instant - self.now - 15 * STEP) / 1e9)
+            elif position % 16 == 0:
+                await asyncio.sleep(0)
+            while self.now < instant:
+                await asyncio.sleep(0)
+            act(position)
 
     def _connected(self, log: Log) -> World:
         self.log = log

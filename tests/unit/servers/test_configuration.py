@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.servers._embedded.__main__ import batch_sizes
-from paceline.servers._embedded.app import shares, threads_for
+from paceline.servers._embedded.__main__ import batch_sizes, placed
 
 
 @pytest.mark.parametrize(
@@ -23,13 +22,14 @@ from paceline.servers._embedded.app import shares, threads_for
 def test_every_instance_has_its_cpus(
     instances: int, cpus: tuple[int, ...] | None, available: list[int], expected: list[tuple[int, ...] | None]
 ) -> None:
-    assert shares(instances, cpus, available) == expected
+    assert [share for share, _ in placed(instances, cpus, None, available)] == expected
 
 
 def test_as_many_threads_as_cpus_unless_told() -> None:
-    assert threads_for((0, 1), None, [0, 1, 2]) == 2
-    assert threads_for(None, None, [0, 1, 2]) == 3
-    assert threads_for((0, 1), 5, [0, 1, 2]) == 5
+    assert placed(1, (0, 1), None, [0, 1, 2]) == [((0, 1), 2)]
+    assert placed(1, None, None, [0, 1, 2]) == [(None, 3)]
+    assert placed(2, None, None, [0, 1, 2]) == [((0, 1), 2), ((2,), 1)]
+    assert placed(1, (0, 1), 5, [0, 1, 2]) == [((0, 1), 5)]
 
 
 @pytest.mark.parametrize(

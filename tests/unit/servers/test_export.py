@@ -15,7 +15,7 @@ import torch
 from paceline.core.errors import CaseError, MissingDependency, Unsupported
 from paceline.servers import _exported_module
 from paceline.servers._embedded.engines import FORMATS, open_engine
-from paceline.servers.base import Artifact, Format
+from paceline.servers.base import Artifact, Format, Need
 from paceline.servers.export import export, load_module, sample_inputs
 from support.refused import refused
 
@@ -75,9 +75,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], st
 
 
 def export_tiny(model: str, format: Format, folder: Path, precision: str = "fp32") -> Artifact:
-    return export(
-        model, scale="tiny", format=format, precision=precision, seed=3, folder=folder, allow_import=":mine" in model
-    )
+    return export(Need(model, "tiny", precision, seed=3, allow_import=":mine" in model), format, folder)
 
 
 def check(format: Format, model: str, precision: str, folder: Path) -> None:
@@ -124,7 +122,7 @@ def test_eager_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_what_travels_does_not_depend_on_the_precision() -> None:
-    artifact = export(FC, scale="full", format="eager", precision="bf16", seed=0)
+    artifact = export(Need(FC, precision="bf16", seed=0), "eager")
     module = load_module(artifact)
     assert [one.datatype for one in artifact.inputs + artifact.outputs] == ["FP32", "FP32"]
     assert module(torch.zeros(2, 8)).dtype == torch.float32
@@ -146,7 +144,7 @@ def test_it_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_other_weights_are_another_export(tmp_path: Path) -> None:
     paths = {
-        export(model, scale=scale, format="torchscript", precision=precision, seed=seed, folder=tmp_path).path
+        export(Need(model, scale, precision, seed=seed), "torchscript", tmp_path).path
         for model, scale, precision, seed in (
             (FC, "full", "fp32", 1),
             (FC, "full", "fp32", 2),
@@ -233,7 +231,7 @@ def test_unknown_and_missing_things_are_refused(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(Unsupported, match="openvino is exported in fp32, not in bf16"):
         export_tiny(FC, "openvino", tmp_path, "bf16")
     with refused("not-from-network", key="model", value="some:model"):
-        export("some:model", scale="tiny", format="eager")
+        export(Need("some:model", "tiny"), "eager")
     monkeypatch.setitem(__import__("sys").modules, "openvino", None)
     with pytest.raises(MissingDependency, match=r"pip install 'paceline\[serving\]'"):
         export_tiny(FC, "openvino", tmp_path)
@@ -241,14 +239,14 @@ def test_unknown_and_missing_things_are_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_the_cache_of_the_user_is_where_exports_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    artifact = export(FC, scale="tiny", format="torchscript")
+    artifact = export(Need(FC, "tiny"), "torchscript")
     assert artifact.path is not None
     assert artifact.path.is_relative_to(tmp_path / "paceline" / "models")
 
 
 @pytest.mark.parametrize("model", ["gpt2-small", "detr", "generated/lstm"])
 def test_samples_are_those_of_the_models_own_data(model: str) -> None:
-    artifact = export(model, scale="tiny", format="eager")
+    artifact = export(Need(model, "tiny"), "eager")
     samples = sample_inputs(artifact, 4, seed=7)
     for sample in samples:
         assert {name: (array.shape, array.dtype) for name, array in sample.items()} == {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.load.http11 import HttpError
+from paceline.load.http11 import HttpError, RequestHead
 from paceline.load.kserve import Buffer
 from paceline.servers._embedded import http
-from paceline.servers._embedded.http import Connection, Head, parse_head
+from paceline.servers._embedded.http import Connection, parse_head
 
 GET = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -56,7 +56,7 @@ class Echo:
         self.waiting: list[Connection] = []
         self.left: list[Connection] = []
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
         self.seen.append((head.method, head.path, bytes(body)))
         self.waiting.append(connection)
         if not self.later:
@@ -258,6 +258,7 @@ def test_what_matters_of_a_head() -> None:
     head = parse_head(
         b"POST http://h:1/v2/m?x=1 HTTP/1.1\r\nhost: h\r\nCONTENT-LENGTH:  7 \r\nInference-Header-Content-Length: 5"
     )
-    assert head == Head("POST", "/v2/m", 7, 5, keep_alive=True, expects_continue=False)
+    headers = {"host": "h", "content-length": "7", "inference-header-content-length": "5"}
+    assert head == RequestHead("POST", "/v2/m", headers, keep_alive=True, length=7, json_length=5)
     with pytest.raises(HttpError):
         parse_head(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 7\r\nInference-Header-Content-Length: x")

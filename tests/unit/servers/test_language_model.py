@@ -95,11 +95,6 @@ def test_the_seed_decides(tmp_path: Path) -> None:
     assert first != other
 
 
-def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
-    with refused("precision-not-served", key="precision", value="fp64"):
-        write(tmp_path, SHAPE, precision="fp64", seed=1)
-
-
 def test_weights_do_not_depend_on_when_they_are_asked_for() -> None:
     first = dict(_language_model.weights(SHAPE, 3))
     again = dict(_language_model.weights(SHAPE, 3))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import uvloop
 
+from paceline.load.http11 import RequestHead
 from paceline.load.kserve import Buffer
 from paceline.servers._embedded import http
-from paceline.servers._embedded.http import LARGE_BODY, Connection, Head, Rooms, listen
+from paceline.servers._embedded.http import LARGE_BODY, Connection, Rooms, listen
 
 LARGE = 4 * LARGE_BODY + 12_345  # more than what may come with the head
 
@@ -36,7 +37,7 @@ class Digest:
         self.held: list[Buffer] = []
         self.left = asyncio.Event()
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
         if self.is_silent:
             self.held.append(body)
             return

@@ -15,7 +15,7 @@ from paceline.load.kserve import ProtocolError, encode_response
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Form
 from paceline.load.tensors import TensorSpec
-from paceline.servers.base import Artifact
+from paceline.servers.base import Artifact, Need
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 from support.refused import refused
 
@@ -117,7 +117,7 @@ def test_the_likeliest_come_first() -> None:
 def test_it_is_found_out_from_the_model(model: str, form: Form, others: set[str]) -> None:
     from paceline.servers.export import export
 
-    artifact = export(model, scale="tiny", format="eager")
+    artifact = export(Need(model, "tiny"), "eager")
     made = Processing.of(form, artifact, allow_import=False)
     assert made.others.keys() == others
     assert made.shape == artifact.inputs[0].shape
@@ -141,7 +141,7 @@ def test_without_pillow_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_prepares_changes_what_is_sent_but_not_what_is_computed(form: Form, model: str) -> None:
     from paceline.servers.export import export
 
-    artifact = export(model, scale="tiny", format="eager")
+    artifact = export(Need(model, "tiny"), "eager")
 
     def made(processing: str, seed: int = 3):  # type: ignore[no-untyped-def]
         wanted = RequestParameters.model_validate({"form": form, "processing": processing, "distinct": 3, "samples": 2})
@@ -163,7 +163,7 @@ def test_who_prepares_changes_what_is_sent_but_not_what_is_computed(form: Form, 
 def test_pictures_of_the_users_own(tmp_path: Path) -> None:
     from paceline.servers.export import export
 
-    artifact = export("generated/cnn", scale="tiny", format="eager")
+    artifact = export(Need("generated/cnn", "tiny"), "eager")
     (tmp_path / "b.png").write_bytes(picture(np.zeros((9, 9, 3), np.uint8)))
     (tmp_path / "a.jpg").write_bytes(picture(np.full((9, 9, 3), 255, np.uint8), "JPEG"))
     (tmp_path / "notes.txt").write_text("not one of them")

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load.kserve import ProtocolError, Response, decode_error, encode_request
+from paceline.load.kserve import ProtocolError, decode_error, encode_request
 from paceline.load.tensors import Array, TensorSpec, byte_strings
 from paceline.servers._embedded.engines import Arrays, Buffered, InferenceSession
 from paceline.servers.processing import INDICES, VALUES, Processing
 from support.embedded import PATH, Doubling, Running, artifact_of, running
+from support.kserve_requests import with_fields
 from support.stages import stages_of
 
 
@@ -74,8 +75,8 @@ def get(server: Running, path: str) -> tuple[int, Any]:
 def test_an_answer_in_the_form_of_the_request(binary: bool) -> None:
     with running(Doubling()) as server:
         answer, found = server.ask(rows(2), binary=binary)
-        assert isinstance(found, Response)
-        assert np.array_equal(found.outputs["y"], rows(2) * 2)
+        assert isinstance(found, dict)
+        assert np.array_equal(found["y"], rows(2) * 2)
         assert (answer.getheader("Content-Type") == "application/octet-stream") == binary
 
 
@@ -95,8 +96,8 @@ def test_requests_that_come_together_are_computed_together_and_each_gets_its_own
         found = list(pool.map(server.ask, asked))
         assert [len(seen) for seen in engine.seen] == [6]
         for x, (answer, response) in zip(asked, found, strict=True):
-            assert isinstance(response, Response)
-            assert np.array_equal(response.outputs["y"], x * 2)
+            assert isinstance(response, dict)
+            assert np.array_equal(response["y"], x * 2)
             assert answer.headers["x-paceline"].endswith("n=6")
         assert get(server, "/v2/models/m/stats")[1]["batches"] == {"6": 1}
 
@@ -106,8 +107,8 @@ def test_different_shapes_are_not_computed_together() -> None:
     with running(engine, max_batch=2, max_delay=0.1) as server, ThreadPoolExecutor(2) as pool:
         asked = [np.ones((1, width), np.float32) for width in (3, 4)]
         for x, (_, found) in zip(asked, pool.map(server.ask, asked), strict=True):
-            assert isinstance(found, Response)
-            assert np.array_equal(found.outputs["y"], x * 2)
+            assert isinstance(found, dict)
+            assert np.array_equal(found["y"], x * 2)
         assert sorted(seen.shape for seen in engine.seen) == [(1, 3), (1, 4)]
 
 
@@ -115,8 +116,8 @@ def test_batches_are_filled_up_for_an_engine_that_knows_a_few_sizes() -> None:
     engine = Doubling(pads=True)
     with running(engine, max_batch=4, sizes=(1, 4)) as server:
         _, found = server.ask(rows(3))
-        assert isinstance(found, Response)
-        assert np.array_equal(found.outputs["y"], rows(3) * 2)
+        assert isinstance(found, dict)
+        assert np.array_equal(found["y"], rows(3) * 2)
         assert [len(seen) for seen in engine.seen] == [4]
         assert get(server, "/v2/models/m/stats")[1]["padding"] == 1
 
@@ -127,14 +128,14 @@ def test_a_batch_is_put_together_where_the_session_wants_it() -> None:
         for start in (0.0, 100.0):  # the second batch must leave the answers to the first alone
             asked = [rows(2, start=start), rows(2, start=start + 50.0)]
             for x, (_, found) in zip(asked, pool.map(server.ask, asked), strict=True):
-                assert isinstance(found, Response)
-                assert np.array_equal(found.outputs["y"], x * 2)
+                assert isinstance(found, dict)
+                assert np.array_equal(found["y"], x * 2)
         assert [seen is engine.room[4]["x"] for seen in engine.seen] == [True, True]
         engine.seen.clear()
         del engine.room[4]  # it has no place for so many any more
         _, found = server.ask(rows(4))
-        assert isinstance(found, Response)
-        assert np.array_equal(found.outputs["y"], rows(4) * 2)
+        assert isinstance(found, dict)
+        assert np.array_equal(found["y"], rows(4) * 2)
 
 
 def test_a_place_of_the_sessions_own_is_filled_up_with_the_last_sample() -> None:
@@ -142,8 +143,8 @@ def test_a_place_of_the_sessions_own_is_filled_up_with_the_last_sample() -> None
     with running(engine, max_batch=4, max_delay=0.0, sizes=(4,)) as server:
         engine.room[4]["x"][:] = np.nan
         _, found = server.ask(rows(3))
-        assert isinstance(found, Response)
-        assert np.array_equal(found.outputs["y"], rows(3) * 2)
+        assert isinstance(found, dict)
+        assert np.array_equal(found["y"], rows(3) * 2)
         assert np.array_equal(engine.room[4]["x"], rows(3)[[0, 1, 2, 2]])
 
 
@@ -228,7 +229,7 @@ def test_what_does_not_fit_the_model_is_refused(inputs: dict[str, Any], said: st
 def test_an_output_that_the_model_does_not_have() -> None:
     with running(Doubling()) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-        connection.request("POST", PATH, encode_request({"x": rows(1)}, outputs=["q"]).body)
+        connection.request("POST", PATH, with_fields(encode_request({"x": rows(1)}), outputs=[{"name": "q"}]).body)
         assert "there is no 'q'; the model has y" in decode_error(connection.getresponse().read())
         connection.close()
 
@@ -265,9 +266,9 @@ def test_alive_but_not_ready_before_the_model_is_there() -> None:
 def test_texts_are_read_before_they_wait_and_answered_with_the_likeliest() -> None:
     with running(Doubling(), processing=of_texts(), max_batch=4, max_delay=0.0) as server:
         answer, found = server.ask(byte_strings([b"1 9 5", b"7 8 6"]), name="text", binary=False)
-        assert isinstance(found, Response)
-        assert found.outputs[VALUES].tolist() == [[18, 10, 2], [16, 14, 12]]
-        assert found.outputs[INDICES].tolist() == [[1, 2, 0], [1, 0, 2]]
+        assert isinstance(found, dict)
+        assert found[VALUES].tolist() == [[18, 10, 2], [16, 14, 12]]
+        assert found[INDICES].tolist() == [[1, 2, 0], [1, 0, 2]]
         stages = stages_of(answer.headers["x-paceline"])
         assert stages is not None and stages.pre > 0 and stages.size == 2
         told = get(server, "/v2/models/m")[1]

@@ -206,7 +206,7 @@ def onnx_app() -> ModuleType:
 
 @pytest.fixture
 def app_model(onnx_app: ModuleType, tmp_path: Path) -> Any:
-    artifact = export(MODEL, scale="full", format="onnx", folder=tmp_path)
+    artifact = export(Need(MODEL), "onnx", tmp_path)
     tensors = {
         key: [spec.metadata | {"dtype": spec.dtype.name} for spec in specs]
         for key, specs in (("inputs", artifact.inputs), ("outputs", artifact.outputs))

@@ -5,16 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
-from paceline.servers._embedded import service
 from paceline.servers._embedded.service import Alarm
 
 
-@pytest.mark.parametrize("kernel", [True, False])
-def test_it_rings_at_the_earliest_time_and_can_be_set_again(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not kernel:
-        monkeypatch.setattr(service, "open_timer", lambda: None)
+def test_it_rings_at_the_earliest_time_and_can_be_set_again() -> None:
     rung: list[int] = []
 
     async def story() -> list[int]:

@@ -327,10 +327,10 @@ def decode(body: bytes, wire: Wire) -> dict[str, Array]:
     if wire == "kserve-grpc":
         return kserve_grpc.decode_response(body)
     if wire == "kserve-json":
-        return kserve.decode_response(body).outputs
+        return kserve.decode_response(body)
     # The header that says where the JSON ends is not stored; the JSON itself shows it too.
     _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
-    return kserve.decode_response(body, length if length < len(body) else None).outputs
+    return kserve.decode_response(body, length if length < len(body) else None)
 
 
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
@@ -427,7 +427,9 @@ def prepare_requests(
         return language_requests(sent, endpoint, seed)
     artifact = server.artifact
     if artifact is None:  # a server that does not say what it takes: the inputs are those of the model that is named
-        artifact = parameters.need("cpu", allow_import=allow_import).export("eager")
+        from paceline.servers.export import export
+
+        artifact = export(parameters.need("cpu", allow_import=allow_import), "eager")
     most = server.most_samples(server.settings)
     maker = RequestMaker(sent, artifact, endpoint, seed, most, allow_import)
     requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()

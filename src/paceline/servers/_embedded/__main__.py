@@ -16,7 +16,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.servers._embedded.app import App, Regions, ServerConfiguration, shares, threads_for
+import numpy as np
+
+from paceline.servers._embedded.app import DRAIN, App, Regions, ServerConfiguration
 from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import InferenceEngine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
@@ -39,12 +41,12 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    app = App(configuration.name, configuration.engine, Regions() if configuration.shared_memory else None)
+    app = App(configuration.name, configuration.engine, Regions() if configuration.need.wire == "kserve-shm" else None)
     host = configuration.host
     grpc_server = None
     with _explained(host, configuration.port):
         server, connections = await listen(app, host, configuration.port)
-    if configuration.speaks_grpc:
+    if configuration.need.wire == "kserve-grpc":
         grpc_server = GrpcServer(app)
         with _explained(host, configuration.grpc_port):
             _write(folder / "grpc_port", str(await grpc_server.listen(host, configuration.grpc_port)))
@@ -64,7 +66,7 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
         app.is_ending = True
         server.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(configuration.grace):
+            async with asyncio.timeout(DRAIN):
                 await app.service.drain()
                 while any(connection.is_busy for connection in connections):
                     await asyncio.sleep(0.005)
@@ -97,15 +99,12 @@ async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
         open_engine,
         configuration.engine,
         configuration.artifact,
-        configuration.device,
+        configuration.need.device,
         sizes,
-        allow_import=configuration.allow_import,
+        allow_import=configuration.need.allow_import,
         graph=configuration.graph == "auto",
     )
-    placement = [
-        (share, threads_for(share, configuration.threads, available))
-        for share in shares(configuration.instances, configuration.cpus, available)
-    ]
+    placement = placed(configuration.instances, configuration.cpus, configuration.threads, available)
     policy = Policy(
         max_batch=configuration.max_batch,
         max_delay=round(configuration.max_delay * 1e9),
@@ -126,6 +125,22 @@ async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
     }
     _write(folder / "facts", json.dumps(facts))
     return service
+
+
+def placed(
+    instances: int, cpus: Sequence[int] | None, threads: int | None, available: Sequence[int]
+) -> list[tuple[tuple[int, ...] | None, int]]:
+    """CPUs and threads for each instance, as many threads as CPUs unless the user says otherwise.
+
+    CPUs are disjoint where they suffice, otherwise all for each; None leaves it to the system.
+    """
+    chosen = available if cpus is None else cpus
+    shares: list[tuple[int, ...] | None] = [tuple(chosen)] * instances
+    if len(chosen) >= instances:
+        shares = [tuple(part.tolist()) for part in np.array_split(chosen, instances)]
+    if cpus is None and (instances == 1 or len(available) < instances):
+        shares = [None] * instances
+    return [(share, threads or len(share or available)) for share in shares]
 
 
 def batch_sizes(max_batch: int, preferred: Sequence[int]) -> list[int]:

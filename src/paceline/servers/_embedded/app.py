@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from paceline.core.network import FromNetwork
 from paceline.core.parameters import OnOff
 from paceline.core.quantity import Duration
 from paceline.load import shared_memory
+from paceline.load.http11 import RequestHead
 from paceline.load.kserve import (
     BINARY_TYPE,
     JSON_LENGTH,
@@ -31,14 +32,15 @@ from paceline.load.kserve import (
 )
 from paceline.load.server_timing import HEADER, Stages
 from paceline.load.shared_memory import FOLDER, PREFIX
-from paceline.servers._embedded.http import Connection, Head
+from paceline.servers._embedded.http import Connection
 from paceline.servers._embedded.service import Overloaded, Service, Ticket, now
-from paceline.servers.base import Artifact, ServerSettings
+from paceline.servers.base import Artifact, Need, ServerSettings
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
 EngineName = Literal["null", "torch", "torch-compile", "torchscript", "torch-export", "onnxruntime", "openvino"]
 
+DRAIN = 3.0  # seconds to answer what is in work when it has to end
 GraphChoice = Annotated[Literal["auto", "off"], OnOff]
 
 
@@ -75,34 +77,9 @@ class ServerConfiguration(EmbeddedSettings):
     """All that the server's process reads when it starts."""
 
     name: str  # of the model, as clients say it
+    need: Need
     artifact: Artifact
-    device: str
-    allow_import: bool
-    speaks_grpc: bool
-    shared_memory: bool  # whether tensors may lie in memory of other processes of this machine
     processing: Processing | None  # of images or texts; None takes tensors
-    grace: float  # seconds to answer what is in work before it ends
-
-
-def shares(instances: int, cpus: Sequence[int] | None, available: Sequence[int]) -> list[tuple[int, ...] | None]:
-    """CPUs for each instance: disjoint where they suffice, otherwise all for each; None leaves it to the system."""
-    if cpus is None and (instances == 1 or len(available) < instances):
-        return [None] * instances
-    chosen = list(available if cpus is None else cpus)
-    if len(chosen) < instances:
-        return [tuple(chosen)] * instances
-    each, more = divmod(len(chosen), instances)
-    parts: list[tuple[int, ...] | None] = []
-    for index in range(instances):
-        count = each + (index < more)
-        parts.append(tuple(chosen[:count]))
-        chosen = chosen[count:]
-    return parts
-
-
-def threads_for(share: Sequence[int] | None, threads: int | None, available: Sequence[int]) -> int:
-    """As many threads as CPUs, unless the user says otherwise."""
-    return threads or len(share or available)
 
 
 _KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
@@ -222,7 +199,11 @@ class App:
             return str(error)
         return f"the engine failed: {type(error).__name__}: {error}"[:2000]
 
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
+        """Leads to exactly one `connection.answer()`, now or later, unless the client is `gone`.
+
+        The body is valid until it is answered, and must not be a part of the answer.
+        """
         received = now()
         if head.path == self._infer and head.method == "POST":
             self._answer_inference(connection, head, body, received)
@@ -237,10 +218,11 @@ class App:
             )
 
     def gone(self, connection: Connection) -> None:
+        """The client left before it had its answer."""
         if self.service is not None and isinstance(connection.ticket, Ticket):
             self.service.cancel(connection.ticket)
 
-    def _answer_inference(self, connection: Connection, head: Head, body: Buffer, received: int) -> None:
+    def _answer_inference(self, connection: Connection, head: RequestHead, body: Buffer, received: int) -> None:
         reason = self.reason_not_ready()
         if reason is not None:
             connection.answer_error(503, reason, b"Retry-After: 1\r\n")
@@ -269,7 +251,7 @@ class App:
             if not ticket.is_answered:
                 connection.ticket = ticket
 
-    def _answer_about_memory(self, connection: Connection, head: Head, body: Buffer, regions: Regions) -> None:
+    def _answer_about_memory(self, connection: Connection, head: RequestHead, body: Buffer, regions: Regions) -> None:
         """Register a region, unregister one or all, or list them."""
         result: Any = {}
         match head.method, *head.path.removeprefix(shared_memory.PATH).split("/"):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from paceline.load.http11 import END_OF_HEAD, HttpError, parse_request
-from paceline.load.kserve import JSON_LENGTH, JSON_TYPE, Buffer, encode_error
+from paceline.load.http11 import END_OF_HEAD, HttpError, RequestHead, parse_request
+from paceline.load.kserve import JSON_TYPE, Buffer, encode_error
+
+if TYPE_CHECKING:
+    from paceline.servers._embedded.app import App
 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
@@ -28,57 +30,27 @@ _ERROR_TYPE = f"Content-Type: {JSON_TYPE}\r\n".encode()
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What matters of a request line and its headers."""
-
-    method: str
-    path: str
-    length: int  # of the body
-    json_length: int | None
-    keep_alive: bool
-    expects_continue: bool
-
-
 @lru_cache(maxsize=512)  # a client's heads are mostly the same
-def parse_head(text: bytes) -> Head:
+def parse_head(text: bytes) -> RequestHead:
     """All before the empty line; HttpError if it is malformed, or of a request that is not taken."""
-    request = parse_request(text)
-    if "transfer-encoding" in request.headers:
+    head = parse_request(text)
+    if "transfer-encoding" in head.headers:
         raise HttpError(411, "Transfer-Encoding is not supported; send the body with a Content-Length")
-    length = request.number("content-length")
-    if length is None and request.method == "POST":
+    if head.method == "POST" and "content-length" not in head.headers:
         raise HttpError(411, "the header Content-Length is missing")
-    if length is not None and length > MOST_BODY:
-        raise HttpError(413, f"the body has {length} bytes; at most {MOST_BODY} are taken")
-    return Head(
-        method=request.method,
-        path=request.path,
-        length=length or 0,
-        json_length=request.number(JSON_LENGTH.lower()),
-        keep_alive=request.keep_alive,
-        expects_continue=request.headers.get("expect", "").lower() == "100-continue",
-    )
-
-
-class Handler(Protocol):
-    """`handle` leads to exactly one `connection.answer()`, now or later, unless the client is `gone`."""
-
-    def handle(self, connection: Connection, head: Head, body: Buffer) -> None:
-        """A request; its body is valid until it is answered, and must not be a part of the answer."""
-
-    def gone(self, connection: Connection) -> None:
-        """The client left before it had its answer."""
+    if head.length > MOST_BODY:
+        raise HttpError(413, f"the body has {head.length} bytes; at most {MOST_BODY} are taken")
+    return head
 
 
 class Connection(asyncio.Protocol):
     """One client: requests are read and answered strictly one after the other."""
 
-    def __init__(self, handler: Handler, open_connections: set[Connection], rooms: Rooms | None = None) -> None:
-        self.ticket: object = None  # what the handler wants to remember of the request in work
-        self._handler = handler
+    def __init__(self, app: App, open_connections: set[Connection], rooms: Rooms | None = None) -> None:
+        self.ticket: object = None  # what the app wants to remember of the request in work
+        self._app = app
         self._open = open_connections
-        self._head: Head | None = None  # of the request that is received or in work
+        self._head: RequestHead | None = None  # of the request that is received or in work
         self._is_busy = False  # from a whole request until its answer
         self._is_advancing = False
         self._is_closing = False
@@ -104,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._large.forget()
         if self._is_busy:
             self._is_busy = False
-            self._handler.gone(self)
+            self._app.gone(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -205,7 +177,7 @@ class Connection(asyncio.Protocol):
                     break
                 parts, self._parts = self._parts, []
                 self._is_busy = True
-                self._handler.handle(self, self._head, parts[0] if len(parts) == 1 else b"".join(parts))
+                self._app.handle(self, self._head, parts[0] if len(parts) == 1 else b"".join(parts))
         except HttpError as error:
             self._refuse(error)
         finally:
@@ -229,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._head = head
         self._missing = head.length
         self._take_body(rest)
-        if self._missing and head.expects_continue:
+        if self._missing and head.headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self._missing >= LARGE_BODY:
             self._large.receive(rest, head.length)
@@ -330,12 +302,12 @@ class _LargeBody(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
 
-async def listen(handler: Handler, host: str, port: int) -> tuple[asyncio.Server, set[Connection]]:
+async def listen(app: App, host: str, port: int) -> tuple[asyncio.Server, set[Connection]]:
     """Accept connections; OSError if the address is not to be had."""
     connections: set[Connection] = set()
     loop = asyncio.get_running_loop()
     rooms = Rooms()
-    server = await loop.create_server(lambda: Connection(handler, connections, rooms), host, port, backlog=4096)
+    server = await loop.create_server(lambda: Connection(app, connections, rooms), host, port, backlog=4096)
 
     def tick() -> None:
         for connection in list(connections):

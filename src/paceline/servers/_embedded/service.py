@@ -39,10 +39,8 @@ class Alarm:
         self._loop = loop
         self._call = call
         self._due: int | None = None
-        self._handle: asyncio.TimerHandle | None = None
         self._timer = open_timer()
-        if self._timer is not None:
-            loop.add_reader(self._timer, self._ring)
+        loop.add_reader(self._timer, self._ring)
 
     def set(self, due: int | None) -> None:
         """When to call, instead of what was set before; None for not at all."""
@@ -50,25 +48,16 @@ class Alarm:
         if due is None or (self._due is not None and self._due <= due):
             return
         self._due = due
-        if self._timer is not None:
-            set_timer(self._timer, due)
-        else:
-            if self._handle is not None:
-                self._handle.cancel()
-            self._handle = self._loop.call_later(max(0, due - now()) / 1e9, self._ring)
+        set_timer(self._timer, due)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._loop.remove_reader(self._timer)
-            os.close(self._timer)
-            self._timer = None
-        if self._handle is not None:
-            self._handle.cancel()
+        self._due = 0  # a batch that ends later sets it no more
+        self._loop.remove_reader(self._timer)
+        os.close(self._timer)
 
     def _ring(self) -> None:
-        if self._timer is not None:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._timer, 8)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._timer, 8)
         self._due = None
         self._call()
 

@@ -10,6 +10,7 @@ import pytest
 from paceline.benchmarks.serving.requests import CHECKED, MOST_SAMPLES, Answers, _check_choices
 from paceline.core.errors import SilentCorruption
 from paceline.load.tensors import Array
+from paceline.servers.base import Need
 from paceline.servers.export import export, load_module, sample_inputs
 
 MODEL = "generated/fc:layers=1,width=16"
@@ -20,7 +21,7 @@ REQUESTS = 8
 def made() -> tuple[Answers, list[dict[str, Array]]]:
     import torch
 
-    artifact = export(MODEL, scale="tiny", format="eager", seed=5)
+    artifact = export(Need(MODEL, "tiny", seed=5), "eager")
     requests = [{k: v[None] for k, v in one.items()} for one in sample_inputs(artifact, REQUESTS, seed=5)]
     module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
     with torch.no_grad():
@@ -68,7 +69,7 @@ def test_the_first_kinds_that_are_answered_are_those_that_are_checked(
 def test_of_a_large_request_the_first_samples_are_compared_and_all_must_be_there() -> None:
     import torch
 
-    artifact = export(MODEL, scale="tiny", format="eager", seed=5)
+    artifact = export(Need(MODEL, "tiny", seed=5), "eager")
     samples = sample_inputs(artifact, 3 * MOST_SAMPLES, seed=5)
     request = {name: np.stack([one[name] for one in samples]) for name in samples[0]}
     module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
@@ -90,7 +91,7 @@ def test_of_a_large_request_the_first_samples_are_compared_and_all_must_be_there
 def test_a_language_model_answers_with_tokens_and_how_likely_they_are(model: str) -> None:
     import torch
 
-    artifact = export(model, scale="tiny", format="eager", seed=5)
+    artifact = export(Need(model, "tiny", seed=5), "eager")
     module, inputs, outputs = load_module(artifact), artifact.inputs, artifact.outputs
     request = {name: one[None] for name, one in sample_inputs(artifact, 1, seed=5)[0].items()}
     tensors = [torch.from_numpy(request[one.name]) for one in inputs]
