@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from paceline.store import Store
 from paceline.store.dashboard_queries import (
     PastPlacement,
     edition,
@@ -20,6 +19,7 @@ from paceline.store.dashboard_queries import (
     run_count,
 )
 from paceline.store.queue import EventRow, LogRow
+from paceline.store.store import Store
 from support.store_samples import a_failed_record, a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
