@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ FORMATS = {
     "json": "For programs.",
     "png": "The chart as a picture.",
 }
+FILES = ("html", "png", "xlsx")  # formats that are not for a terminal or a pipe
 
 price_option = click.option(
     "--price",
@@ -28,53 +31,57 @@ price_option = click.option(
 )
 
 
-def format_options(formats: dict[str, str] = FORMATS) -> Callable[[Any], Any]:
-    """A flag for each format, and -o for the file to write."""
+@dataclass(frozen=True)
+class Answer:
+    """How the user wants the answer."""
 
-    def decorate(function: Any) -> Any:
-        function = click.option("-o", "--output", metavar="PATH", help="Output file; '-' is standard output.")(function)
+    kind: str | None  # the format; None is the terminal
+    output: str | None  # the file to write
+
+    def give(self, document: Document, name: str, data: Mapping[str, Callable[[], str | bytes]]) -> None:
+        """Show the document, or write it; `data` makes the formats for programs, by name."""
+        if self.kind is None:
+            from paceline.report.render import terminal
+
+            terminal.show(document)
+            return
+        if self.kind in data:
+            content = data[self.kind]()
+        else:
+            from paceline.report.render import html, markdown, png
+
+            content = {"html": html, "md": markdown, "png": png}[self.kind].render(document)
+        write(content, self.output or (f"{name}.{self.kind}" if self.kind in FILES else "-"))
+
+
+def format_options(
+    formats: dict[str, str] = FORMATS,
+    suffixes: Mapping[str, str] | None = None,  # format by file suffix, where they are not the same word
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A flag for each format, and -o for the file to write; the command gets them as its `answer`."""
+    flags = {name: f"as_{name.replace('-', '_')}" for name in formats}
+    by_suffix = {f".{name}": name for name in formats} | {".htm": "html"} if suffixes is None else suffixes
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option("-o", "--output", metavar="PATH", help="Output file; '-' is standard output.")
+        @wraps(command)
+        def decorated(*arguments: Any, output: str | None, **options: Any) -> None:
+            chosen = [name for name, flag in flags.items() if options.pop(flag)]
+            if len(chosen) > 1:
+                raise click.UsageError(f"--{' and --'.join(chosen)} exclude each other; choose one")
+            kind = chosen[0] if chosen else None
+            if kind is None and output is not None:
+                kind = by_suffix.get(Path(output).suffix.lower())
+                if kind is None:
+                    flags_named = ", --".join(formats)
+                    raise click.UsageError(f"the format is not clear from '{output}'; add one of --{flags_named}")
+            command(*arguments, answer=Answer(kind, output), **options)
+
         for name, summary in reversed(formats.items()):
-            function = click.option(f"--{name}", f"as_{name.replace('-', '_')}", is_flag=True, help=summary)(function)
-        return function
+            decorated = click.option(f"--{name}", flags[name], is_flag=True, help=summary)(decorated)
+        return decorated
 
     return decorate
-
-
-def chosen_format(
-    flags: Mapping[str, bool],
-    output: str | None,
-    formats: Mapping[str, str] = FORMATS,
-    suffixes: Mapping[str, str] | None = None,  # format by file suffix, where they are not the same word
-) -> str | None:
-    """The format given by a flag or by the suffix of the output file; None is the terminal."""
-    chosen = [name for name in formats if flags[f"as_{name.replace('-', '_')}"]]
-    if len(chosen) > 1:
-        raise click.UsageError(f"--{' and --'.join(chosen)} exclude each other; choose one")
-    if chosen or output is None:
-        return chosen[0] if chosen else None
-    by_suffix = {f".{name}": name for name in formats} | {".htm": "html"} if suffixes is None else suffixes
-    kind = by_suffix.get(Path(output).suffix.lower())
-    if kind is None:
-        raise click.UsageError(f"the format is not clear from '{output}'; add one of --{', --'.join(formats)}")
-    return kind
-
-
-def give(
-    document: Document, kind: str | None, output: str | None, name: str, data: Mapping[str, Callable[[], str | bytes]]
-) -> None:
-    """Show the document, or write it; `data` makes the formats for programs, by name."""
-    if kind is None:
-        from paceline.report.render import terminal
-
-        terminal.show(document)
-        return
-    if kind in data:
-        content = data[kind]()
-    else:
-        from paceline.report.render import html, markdown, png
-
-        content = {"html": html, "md": markdown, "png": png}[kind].render(document)
-    write(content, output or (f"{name}.{kind}" if kind in ("html", "png") else "-"))
 
 
 def write(content: str | bytes, target: str) -> None:

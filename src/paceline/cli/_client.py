@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import wraps
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 import click
 
 from paceline.core.errors import InputError, PacelineError
+from paceline.core.files import read_text
 
 LEADER, TOKEN = "PACELINE_LEADER", "PACELINE_TOKEN"
 DEFAULT = "http://127.0.0.1:8765"
@@ -35,13 +37,18 @@ class NoLeader(PacelineError):
     exit_code = 2
 
 
-def leader_options(function: click.decorators.FC) -> click.decorators.FC:
-    """Where the leader is, and how to be let in."""
-    function = click.option(
+def leader_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the leader is, and how to be let in; the command gets its `client`."""
+
+    @click.option("--leader", metavar="URL", help=f"Where the leader is; unset is ${LEADER}, otherwise {DEFAULT}.")
+    @click.option(
         "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"Holds the token; unset is ${TOKEN}."
-    )(function)
-    where = f"Where the leader is; unset is ${LEADER}, otherwise {DEFAULT}."
-    return click.option("--leader", metavar="URL", help=where)(function)
+    )
+    @wraps(command)
+    def decorated(*, leader: str | None, token_file: Path | None, **options: Any) -> None:
+        command(client=open_client(leader, token_file), **options)
+
+    return decorated
 
 
 def open_client(leader: str | None, token_file: Path | None) -> Client:
@@ -49,11 +56,7 @@ def open_client(leader: str | None, token_file: Path | None) -> Client:
     if token_file is None:
         token = os.environ.get(TOKEN, "").strip()
     else:
-        try:
-            token = token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"--token-file {token_file} cannot be read: {error}"
-            raise InputError("unreadable-file", message, key="--token-file", value=str(token_file)) from None
+        token = read_text(token_file, "--token-file", key="--token-file").strip()
     if not token.isascii() or not token.isprintable() or " " in token:
         source = token_file or f"${TOKEN}"
         message = f"{source} is not a token: one is a single word, as `paceline token create` gave it"

@@ -33,7 +33,7 @@ from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:
     from paceline.cli._ab import PairedRuns
-    from paceline.store import Store
+    from paceline.store.store import Store
 
 
 FLAG = "--profile"

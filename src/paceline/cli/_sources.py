@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from paceline.analysis.compare.matching import Side
 from paceline.analysis.roofline import MEASURE, KnownCeilings
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.profile import Ceiling
@@ -84,42 +86,31 @@ def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = Fa
 PUBLISHED = "published:"  # before the name of figures that others published
 
 
-@dataclass(frozen=True)
-class Source:
-    """One side of a question: the runs behind the words that were typed."""
-
-    name: str  # as it was typed; `last` becomes the run's id
-    runs: tuple[RunRecords, ...]
-
-
-def read_sources(texts: list[str] | tuple[str, ...], store: str | None = None) -> list[Source]:
+def read_sources(texts: Sequence[str], store: str | None) -> list[Side]:
     """The runs behind each word, of a tag all that carry it, the oldest first; the store is opened only if needed."""
     from paceline.analysis.published.records import published_records
     from paceline.store import open_reader
 
-    sources: dict[int, Source] = {}
-    stored: list[int] = []
-    for index, text in enumerate(texts):
-        if text.startswith(PUBLISHED):
-            sources[index] = Source(text, (published_records(text.removeprefix(PUBLISHED)),))
-        elif _looks_like_a_file(text):
-            sources[index] = _file(Path(text))
-        else:
-            stored.append(index)
-    if stored:
-        with open_reader(store) as opened:
-            for index in stored:
-                ids = opened.find_runs(texts[index])
-                name = ids[0] if texts[index] == "last" and len(ids) == 1 else texts[index]
-                sources[index] = Source(name, tuple(opened.load(run_id) for run_id in ids))
-    return [sources[index] for index in range(len(texts))]
+    with ExitStack() as opening:
+        stored = cache(lambda: opening.enter_context(open_reader(store)))
+
+        def read(text: str) -> Side:
+            if text.startswith(PUBLISHED):
+                return Side(text, (published_records(text.removeprefix(PUBLISHED)),))
+            if _looks_like_a_file(text):
+                return _file(Path(text))
+            ids = stored().find_runs(text)
+            name = ids[0] if text == "last" and len(ids) == 1 else text
+            return Side(name, tuple(stored().load(run_id) for run_id in ids))
+
+        return [read(text) for text in texts]
 
 
 def _looks_like_a_file(text: str) -> bool:
     return "/" in text or text.endswith((".jsonl", ".json"))
 
 
-def _file(path: Path) -> Source:
+def _file(path: Path) -> Side:
     from paceline.analysis.diagnose.superbench import read_results
     from paceline.report.export import jsonl
 
@@ -127,9 +118,9 @@ def _file(path: Path) -> Source:
         with path.open(encoding="utf-8") as lines:
             first = lines.readline()
             if not jsonl.is_ours(first):
-                return Source(str(path), tuple(read_results(path)))  # of another system
+                return Side(str(path), tuple(read_results(path)))  # of another system
             lines.seek(0)
-            return Source(str(path), tuple(jsonl.parse(lines, str(path))))
+            return Side(str(path), tuple(jsonl.parse(lines, str(path))))
     except OSError as error:
         message = f"cannot read '{path}': {error.strerror}; name a run, a tag, or a file of results"
         raise InputError("unreadable-file", message, value=str(path)) from None

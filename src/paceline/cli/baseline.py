@@ -12,7 +12,8 @@ from paceline.cli._answers import write
 from paceline.core.metric import Better
 
 if TYPE_CHECKING:
-    from paceline.analysis.baseline import Baseline
+    from paceline.analysis.baseline import Baseline, Reference
+    from paceline.report.document import Document
 
 SHOWN = 30  # metrics on a terminal
 
@@ -38,6 +39,7 @@ def command(
     """
     from paceline.analysis import baseline as baselines
     from paceline.cli._sources import read_table
+    from paceline.report.render import terminal
 
     previous = baselines.read_baseline(extend) if extend else None
     wants_theirs = superbench or (previous is not None and previous.names == "superbench")
@@ -49,51 +51,40 @@ def command(
     if as_json or output == "-":
         click.echo(content, nl=False)
         return
-    _show(made, table.by_run)
+    terminal.show(_document(made, table.by_run))
     if output is not None:
         write(content, output)
 
 
-def _show(made: Baseline, by_run: bool) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+def _document(made: Baseline, by_run: bool) -> Document:
+    from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
     from paceline.report.numbers import half_width, show_value
-    from paceline.report.render.terminal import open_console
-    from paceline.report.text import one_line, plain
 
-    console = open_console()
-    ascii_only = not console.is_terminal or console.options.ascii_only
-    kind = "run" if by_run else "node"
-    nodes = f"{made.nodes} {kind}{'s' if made.nodes != 1 else ''}"
-    console.print(Text(f"A baseline of {len(made.metrics)} metrics from {nodes}.", "bold"))
-    if made.nodes < 3:
-        console.print(Text(f"{nodes} cannot outvote a bad one: give at least 3.", "yellow"))
-    console.print()
+    nodes = f"{made.nodes} {'run' if by_run else 'node'}{'s' if made.nodes != 1 else ''}"
+    warning = (f"{nodes} cannot outvote a bad one: give at least 3.",) if made.nodes < 3 else ()
     # What a user asks for first: metrics with a direction, all ranks together.
     directed = {name: one for name, one in made.metrics.items() if one.better is not Better.NEITHER}
-    shown = []
+    shown: dict[str, Reference] = {}
     for name, one in (directed or made.metrics).items():
         of_all_ranks = re.sub(r":\d+$", "", name)
-        if of_all_ranks == name or of_all_ranks not in made.metrics:
-            shown.append((name, one))
-    table = Table(box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("Metric", overflow="fold")
-    for header in ("Median", "", "Spread", "Nodes"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("Better", no_wrap=True)
-
-    def text(content: str) -> Text:
-        return Text(one_line(plain(content) if ascii_only else content))
-
-    for name, one in shown[:SHOWN]:
-        spread = f"{100 * one.spread / abs(one.value):.2g} %" if one.spread is not None and one.value else ""
-        warning = half_width(one.interval.relative(one.value)) if one.interval and one.value else ""
-        better = one.better.value if one.better is not Better.NEITHER else ""
-        cells = (name, show_value(one.value, one.unit), warning, spread, str(one.nodes or ""), better)
-        table.add_row(*(text(cell) for cell in cells))
-    console.print(table)
-    left_out = len(made.metrics) - min(len(shown), SHOWN)
-    if left_out:
-        console.print(text(f"and {left_out} more in the file, with single ranks and return codes"))
+        if len(shown) < SHOWN and (of_all_ranks == name or of_all_ranks not in made.metrics):
+            shown[name] = one
+    figures = shown.values()
+    widths = [one.interval.relative(one.value) if one.interval and one.value else None for one in figures]
+    spreads = [100 * one.spread / abs(one.value) if one.spread is not None and one.value else None for one in figures]
+    directions = [one.better.value if one.better is not Better.NEITHER else "" for one in figures]
+    columns = (
+        Column.of("Metric", list(shown), numeric=False),
+        Column.of("Median", [show_value(one.value, one.unit) for one in figures]),
+        Column.of("", [half_width(width) for width in widths]),
+        Column.of("Spread", [f"{spread:.2g} %" if spread is not None else "" for spread in spreads]),
+        Column.of("Nodes", [str(one.nodes or "") for one in figures]),
+        Column.of("Better", directions, numeric=False),
+    )
+    left_out = len(made.metrics) - len(shown)
+    more = (f"and {left_out} more in the file, with single ranks and return codes",) if left_out else ()
+    sections = (
+        Section(items=(Lines(warning, Tone.WARNING),)),
+        Section(items=(Table(columns), Lines(more, Tone.TEXT))),
+    )
+    return Document("Baseline", (Block(f"A baseline of {len(made.metrics)} metrics from {nodes}.", "", sections),))

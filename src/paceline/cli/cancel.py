@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from paceline.cli._client import leader_options, open_client
+from paceline.cli._client import Client, leader_options
 
 
 @click.command()
 @click.argument("job")
 @leader_options
-def command(job: str, leader: str | None, token_file: Path | None) -> None:
+def command(job: str, client: Client) -> None:
     """Stop JOB: an id, the beginning of one, or 'last'. What it has measured is kept."""
-    client = open_client(leader, token_file)
     job_id = client.job(job)
     state = client.post(f"/jobs/{job_id}/cancel")["state"]
     if state in ("succeeded", "failed"):

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give
+from paceline.cli._answers import Answer, format_options
 
 
 @click.command("compare")
@@ -33,9 +33,8 @@ def command(
     every: bool,
     limits: tuple[str, ...],
     strict: bool,
-    output: str | None,
+    answer: Answer,
     store: str | None,
-    **flags: bool,
 ) -> None:
     """Compare every NEW with the REFERENCE.
 
@@ -43,7 +42,6 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run that was measured with --ab is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare.matching import Side
     from paceline.analysis.compare.verdicts import Limit, compare, compare_paired, is_interleaved, violations
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
@@ -52,14 +50,13 @@ def command(
     from paceline.report.compare import document as pages
     from paceline.report.compare.document import violation_words
 
-    kind = chosen_format(flags, output)
     if strict and not limits:
         raise InputError("strict-without-fail-on", "--strict goes with --fail-on METRIC<RATIO", key="--strict")
     bounds = [Limit.parse(text, strict=strict) for text in limits]
     # Metrics that a limit names are compared alongside the headlines.
     also = [bound.metric for bound in bounds if bound.metric != "*"]
     with no_garbage():
-        compared = [Side(source.name, source.runs) for source in read_sources(sides, store)]
+        compared = read_sources(sides, store)
         runs = compared[0].runs
         if len(compared) > 1:
             comparison = compare(compared, metrics=metrics, also=also, every=every)
@@ -69,12 +66,12 @@ def command(
             message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
             raise InputError("one-side", message, value=sides[0])
     crossed = violations(comparison, bounds, strict=strict)
-    page = pages.document(comparison, full=kind in ("html", "md"), charts=kind is not None, every=whole)
+    page = pages.document(comparison, full=answer.kind in ("html", "md"), charts=answer.kind is not None, every=whole)
     data = {
         "csv": lambda: compare_data.csv_text(comparison),
         "json": lambda: compare_data.json_text(comparison, crossed),
     }
-    give(page, kind, output, "paceline-compare", data)
+    answer.give(page, "paceline-compare", data)
     for violation in crossed:
         click.echo(f"paceline: fails on {violation_words(violation)}", err=True)
     sys.exit(1 if crossed else 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give
+from paceline.cli._answers import Answer, format_options
 
 FORMATS = {
     "json": "One JSON object, for programs.",
@@ -34,9 +34,8 @@ def command(
     sources: tuple[str, ...],
     rules: Path | None,
     baseline: Path | None,
-    output: str | None,
+    answer: Answer,
     store: str | None,
-    **flags: bool,
 ) -> None:
     """Judge the nodes behind runs, tags, or files of results, ours or SuperBench's results-summary.jsonl.
 
@@ -50,7 +49,6 @@ def command(
     from paceline.report.diagnose import files
     from paceline.report.diagnose.document import document
 
-    kind = chosen_format(flags, output, FORMATS)
     ruleset = read_rules(rules) if rules else default_rules()
     reference = read_baseline(baseline) if baseline else None
     is_ours = reference is not None and reference.names != "superbench"
@@ -66,8 +64,6 @@ def command(
         message = f"the results have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's"
         raise InputError("results-with-other-names", message, key="--baseline", value=str(baseline))
     diagnosis = diagnose(table, ruleset, reference)
-    if kind == "xlsx":
-        output = output or "paceline-diagnosis.xlsx"
     data: dict[str, Callable[[], str | bytes]] = {
         "json": lambda: files.as_json(diagnosis),
         "jsonl": lambda: files.as_jsonl(diagnosis),
@@ -75,5 +71,5 @@ def command(
         "png": lambda: files.as_png(diagnosis),
         "xlsx": lambda: files.as_xlsx(diagnosis),
     }
-    give(document(diagnosis), kind, output, "paceline-diagnosis", data)
+    answer.give(document(diagnosis), "paceline-diagnosis", data)
     sys.exit(DEFECTIVE if diagnosis.defective else 0)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from paceline.cli._client import leader_options, open_client
+from paceline.cli._client import Client, leader_options
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 _PAGE = 500
@@ -22,9 +21,8 @@ _BETWEEN = 3  # characters between two columns
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @leader_options
-def command(states: tuple[str, ...], limit: int, as_json: bool, leader: str | None, token_file: Path | None) -> None:
+def command(states: tuple[str, ...], limit: int, as_json: bool, client: Client) -> None:
     """List the jobs of a leader."""
-    client = open_client(leader, token_file)
     jobs: list[dict[str, Any]] = []
     cursor: str | None = None
     while len(jobs) < limit:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paceline.core.run import RunRecords
     from paceline.service.api.server import Tls
     from paceline.service.engines.base import Engine
-    from paceline.store import Store
+    from paceline.store.store import Store
 
 
 @click.command()

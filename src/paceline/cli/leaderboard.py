@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give, price_option
+from paceline.cli._answers import Answer, format_options, price_option
 
 
 @click.command("leaderboard")
@@ -24,8 +22,7 @@ def command(
     prices: tuple[str, ...],
     top: int,
     store: str | None,
-    output: str | None,
-    **formats: Any,
+    answer: Answer,
 ) -> None:
     """Rank machines, software and settings that did the same work, best first. Without a name, over all runs.
 
@@ -37,7 +34,6 @@ def command(
     from paceline.core.errors import InputError
     from paceline.report.recommend import leaderboard as report
 
-    kind = chosen_format(formats, output)
     if sources:
         runs = [run for source in read_sources(sources, store) for run in source.runs]
     else:
@@ -52,4 +48,4 @@ def command(
         message = f"there is no result{named} to rank: `paceline results` lists the runs"
         raise InputError("nothing-to-rank", message, value=text or None)
     data = {"json": lambda: report.to_json(rankings, top), "csv": lambda: report.to_csv(rankings)}
-    give(report.document(rankings, top), kind, output, "paceline-leaderboard", data)
+    answer.give(report.document(rankings, top), "paceline-leaderboard", data)

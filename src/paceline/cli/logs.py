@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
-from paceline.cli._client import leader_options, open_client
+from paceline.cli._client import Client, leader_options
 
 _POLL = 0.5
 _PATIENCE_FOLLOWING = 600.0  # a leader may be restarted while somebody watches
@@ -17,12 +16,11 @@ _PATIENCE_FOLLOWING = 600.0  # a leader may be restarted while somebody watches
 @click.argument("job", default="last")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @leader_options
-def command(job: str, follow: bool, leader: str | None, token_file: Path | None) -> None:
+def command(job: str, follow: bool, client: Client) -> None:
     """Show the log of JOB: an id, the beginning of one, or 'last'.
 
     Lines of a job on several machines begin with the machine that wrote them.
     """
-    client = open_client(leader, token_file)
     job_id = client.job(job)
     is_gang = client.get(f"/jobs/{job_id}")["needs"]["nodes"] > 1
     if follow:

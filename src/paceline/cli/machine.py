@@ -69,8 +69,9 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
             console.print(table)
         if profile is not None:
             from paceline.cli import _profile
+            from paceline.report.render import terminal
 
-            _profile.show(profile, console, environment)
+            terminal.show(_profile.document(profile, environment), console)
         else:
             console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
     if problem:

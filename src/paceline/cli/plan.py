@@ -22,14 +22,13 @@ from paceline.devices import datasheet, device_count
 from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe
 from paceline.machine.profile import identity_of, load_profile
+from paceline.report.render import terminal
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from paceline.core.environment import Gpu
     from paceline.core.profile import Profile
     from paceline.core.run import RunRecords
+    from paceline.report.document import Document
 
 
 # What compiled layers of BERT and GPT-2 with a large micro-batch were measured to reach on an H200, as a part of the
@@ -292,7 +291,7 @@ def command(
         document = _document(layouts, shown, estimate)
         click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
     else:
-        _show(layouts, shown, estimate)
+        terminal.show(_page(layouts, shown, estimate))
     if not verify:
         return
     # Measure the layouts like any suite, and compare the result with the prediction.
@@ -353,60 +352,38 @@ def _document(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: Cluster
     }
 
 
-def _show(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
+def _page(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate) -> Document:
+    from paceline.report.document import Block, Document, Lines, Section, Table, Tone
 
-    from paceline.report.render.terminal import open_console
-
-    console = open_console()
     best = shown[0]
-    console.print(Text(f"Predicted best: {best.layout}, {show_count(best.samples_per_s)} samples/s.", "bold"))
-    console.print(Text(" ".join(reasons(layouts))))
-    console.print()
     parts = ("compute", "recompute", "bubble", "communication", "optimizer")
-    times = _table(console, "layout", "samples/s", "tokens/s", "MFU", *parts[:3], "comm.", parts[4])
     names = ("parameters", "casts", "gradients", "optimizer", "activations", "vocabulary")
-    memories = _table(console, "fullest rank", "peak", "weights", *names[1:])
+    times, memories = [], []
     for one in shown:
         short = f"{one.layout.mesh}{' ac' if one.layout.checkpointing else ''} mb{one.layout.micro_batch}"
-        times.add_row(
-            short,
-            show_count(one.samples_per_s),
-            show_count(one.tokens_per_s),
-            f"{100 * one.mfu:.1f} %" if one.mfu is not None else "unknown",
-            *(f"{100 * one.time.share(getattr(one.time, part)):.1f} %" for part in parts),
-        )
+        mfu = f"{100 * one.mfu:.1f} %" if one.mfu is not None else "unknown"
+        shares = [f"{100 * one.time.share(getattr(one.time, part)):.1f} %" for part in parts]
+        times.append((short, show_count(one.samples_per_s), show_count(one.tokens_per_s), mfu, *shares))
         stage = f" stage {one.memory.stage}" if one.memory.stage else ""
-        sizes = (show_size(getattr(one.memory, name)) for name in names)
-        memories.add_row(short + stage, show_size(one.memory.peak), *sizes)
-    console.print(times)
-    console.print()
-    console.print(memories)
-    console.print()
-    console.print(Text("As `paceline run parallel --case` takes them:"))
-    for one in shown:
-        console.print(Text(str(one.layout)))
-    console.print()
+        sizes = [show_size(getattr(one.memory, name)) for name in names]
+        memories.append((short + stage, show_size(one.memory.peak), *sizes))
     summary = (
         f"{layouts.considered} layouts of {best.layout.world_size} {estimate.device} with "
         f"{show_size(layouts.cluster.memory)} were considered, {layouts.considered - layouts.too_large} fit; of each "
         "mesh the fastest is shown. These are predictions, not measurements; they rest on:"
     )
-    console.print(Text(summary, "dim"))
-    for line in estimate.basis:
-        console.print(Padding(Text(line, "dim"), (0, 0, 0, 2)))
-
-
-def _table(console: Console, first: str, *numbers: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    of_times = ("layout", "samples/s", "tokens/s", "MFU", *parts[:3], "comm.", parts[4])
+    of_memory = ("fullest rank", "peak", "weights", *names[1:])
+    as_cases = ("As `paceline run parallel --case` takes them:", *(str(one.layout) for one in shown))
+    sections = (
+        Section(items=(Lines((" ".join(reasons(layouts)),), Tone.TEXT),)),
+        Section(items=(Table.of_lines(of_times, times, 1),)),
+        Section(items=(Table.of_lines(of_memory, memories, 1),)),
+        Section(items=(Lines(as_cases, Tone.TEXT),)),
+        Section(items=(Lines((summary,), Tone.NOTE), Lines(estimate.basis, Tone.BASIS))),
+    )
+    answer = f"Predicted best: {best.layout}, {show_count(best.samples_per_s)} samples/s."
+    return Document("Plan", (Block(answer, "", sections),))
 
 
 def compared(shown: Sequence[Candidate], records: RunRecords) -> list[dict[str, Any]]:
@@ -431,10 +408,7 @@ def compared(shown: Sequence[Candidate], records: RunRecords) -> list[dict[str, 
 
 
 def _show_compared(lines: Sequence[dict[str, Any]]) -> None:
-    from paceline.report.render.terminal import open_console
-
-    console = open_console()
-    table = _table(console, "layout", "predicted", "measured", "off by", "predicted peak", "measured peak", "off by")
+    from paceline.report.document import Table
 
     def cells(line: dict[str, Any], name: str, shown: Callable[[float], str]) -> tuple[str, str, str]:
         predicted, measured = line[f"predicted_{name}"], line[f"measured_{name}"]
@@ -442,10 +416,13 @@ def _show_compared(lines: Sequence[dict[str, Any]]) -> None:
             return shown(predicted), "not measured", ""
         return shown(predicted), shown(measured), f"{100 * (predicted / measured - 1):+.1f} %"
 
-    for line in lines:
-        rates, memory = cells(line, "samples_per_s", show_count), cells(line, "peak_bytes", show_size)
-        table.add_row(line["layout"], *rates, *memory)
-    console.print(table)
+    headers = ("layout", "predicted", "measured", "off by", "predicted peak", "measured peak", "off by")
+    rows = [
+        (line["layout"], *cells(line, "samples_per_s", show_count), *cells(line, "peak_bytes", show_size))
+        for line in lines
+    ]
+    printer = terminal.Printer(terminal.open_console())
+    printer.show_table(Table.of_lines(headers, rows, 1))
     for line in lines:
         if line["cause"]:
-            console.print(f"{line['layout']}: {line['cause']}", markup=False)
+            printer.item(f"{line['layout']}: {line['cause']}", 0)

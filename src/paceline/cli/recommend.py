@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give, price_option
+from paceline.cli._answers import Answer, format_options, price_option
 
 if TYPE_CHECKING:
     from paceline.analysis.cost import Prices
@@ -48,8 +48,7 @@ def command(
     strict: bool,
     top: int,
     store: str | None,
-    output: str | None,
-    **formats: Any,
+    answer: Answer,
 ) -> None:
     """Say which configuration to take: server, batches, precision, machine. Without a name, of the last run.
 
@@ -65,7 +64,6 @@ def command(
     from paceline.report.recommend import data as recommend_data
     from paceline.report.recommend import document as report
 
-    kind = chosen_format(formats, output)
     question = Question(
         bounds=read_bounds(slo),
         by=by,
@@ -81,11 +79,8 @@ def command(
         message = f"no case{named} measured a model: run `paceline run serve` or `paceline run train` first"
         raise InputError("nothing-to-recommend", message, value=text or None)
     answers = [recommend(one, question) for one in with_users(measured, question)]
-    data = {
-        "json": lambda: recommend_data.to_json(answers, top),
-        "csv": lambda: recommend_data.to_csv(answers),
-    }
-    give(report.document(answers, top), kind, output, "paceline-recommendation", data)
+    data = {"json": lambda: recommend_data.to_json(answers, top), "csv": lambda: recommend_data.to_csv(answers)}
+    answer.give(report.document(answers, top), "paceline-recommendation", data)
     sys.exit(0 if all(one.best is not None for one in answers) else 1)
 
 

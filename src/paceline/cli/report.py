@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, write
+from paceline.cli._answers import Answer, format_options, write
 from paceline.report import export
 
 if TYPE_CHECKING:
@@ -15,28 +15,27 @@ if TYPE_CHECKING:
 
 PAGES = {"html": "A self-contained page.", "md": "Markdown.", "png": "The overview as a picture."}
 
-
 EXPORTS = dict(sorted(export.EXPORTS.registry().entries.items(), key=lambda item: (item[1].order, item[0])))
 FORMATS = PAGES | {name: f"{one.summary[0].upper()}{one.summary[1:]}." for name, one in EXPORTS.items()}
+SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".png": "png"}
+SUFFIXES |= {suffix: name for name, one in EXPORTS.items() for suffix in one.suffixes}
 
 
 @click.command("report")
 @click.argument("run", default="last")
-@format_options(FORMATS)
+@format_options(FORMATS, SUFFIXES)
 @click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")
 @click.option("--charts", metavar="DIR", help="Every chart as a picture, and its data as CSV, into this folder.")
 @click.option("--store", metavar="URL", help="Where results are stored.")
-def command(run: str, every: bool, charts: str | None, output: str | None, store: str | None, **flags: bool) -> None:
+def command(run: str, every: bool, charts: str | None, answer: Answer, store: str | None) -> None:
     """Show RUN: an id, the beginning of one, or 'last'. Without a format, a table on the terminal."""
     from paceline.cli._sources import known_ceilings
     from paceline.report import vega
     from paceline.store import open_reader
 
-    if charts is not None and (output or any(flags.values())):
+    kind = answer.kind
+    if charts is not None and (answer.output or kind):
         raise click.UsageError("--charts goes alone: it writes several files into its own folder")
-    suffixes = {".html": "html", ".htm": "html", ".md": "md", ".png": "png"}
-    suffixes |= {suffix: name for name, one in EXPORTS.items() for suffix in one.suffixes}
-    kind = chosen_format(flags, output, FORMATS, suffixes)
     on_terminal = kind is None and charts is None
     if charts is not None or kind in ("html", "png"):
         vega.warm_up()  # while the run is read
@@ -69,4 +68,4 @@ def command(run: str, every: bool, charts: str | None, output: str | None, store
         content = pages[kind](records, ceilings=known_ceilings(records))
     else:
         content, target = EXPORTS[kind].render(records), EXPORTS[kind].file.format(run=records.run.id)
-    write(content.encode() if isinstance(content, str) else content, output or target)
+    write(content.encode() if isinstance(content, str) else content, answer.output or target)

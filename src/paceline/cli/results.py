@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give, write
+from paceline.cli._answers import Answer, format_options
 from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -55,21 +56,19 @@ def command(
     case: str,
     tag: str,
     fail_on_regression: bool,
-    output: str | None,
-    **flags: bool,
+    answer: Answer,
 ) -> None:
     """List past runs, or with --trend the history of a metric over them."""
     from paceline.store import open_existing, open_store
 
-    kind = chosen_format(flags, output)
     if trend is None:
         of_history = {
             "benchmark": benchmark,
             "case": case,
             "tag": tag,
             "fail-on-regression": fail_on_regression,
-            str(kind): kind not in (None, "json"),
-            "output": output,
+            str(answer.kind): answer.kind not in (None, "json"),
+            "output": answer.output,
         }
         if misplaced := [name for name, is_given in of_history.items() if is_given]:
             raise click.UsageError(f"--{misplaced[0]} belongs to a history: name its metric with --trend METRIC")
@@ -96,10 +95,10 @@ def command(
             message = f"no run with the tag '{tag}' measured '{trend}'; `paceline results` lists runs"
             raise InputError("no-runs", message, key="--tag", value=tag)
         history = _history(runs, trend, benchmark, case)
-        _show_history(history, kind, output)
+        _show_history(history, answer)
         if fail_on_regression and history.worse:
             raise click.exceptions.Exit(1)
-    elif kind == "json":
+    elif answer.kind == "json":
         click.echo(json.dumps([row.model_dump() for row in rows], indent=2, default=datetime.isoformat))
     elif rows:
         _table(rows)
@@ -139,20 +138,20 @@ def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> 
     return series
 
 
-def _show_history(history: History, kind: str | None, output: str | None) -> None:
+def _show_history(history: History, answer: Answer) -> None:
     from paceline.report import charts
     from paceline.report.render.terminal import open_console
     from paceline.report.trend import document as trend
 
-    name = f"paceline-trend-{history.metric}"
-    if kind == "png":
-        write(charts.draw_png(trend.picture(history)), output or f"{name}.png")
-        return
     console = open_console()
     ascii_only = not console.is_terminal or console.options.ascii_only
-    page = trend.document(history) if kind == "html" else trend.text_document(history, ascii_only=ascii_only)
-    data = {"json": lambda: trend.to_json(history), "csv": lambda: trend.to_csv(history)}
-    give(page, kind, output, name, data)
+    page = trend.document(history) if answer.kind == "html" else trend.text_document(history, ascii_only=ascii_only)
+    data: dict[str, Callable[[], str | bytes]] = {
+        "json": lambda: trend.to_json(history),
+        "csv": lambda: trend.to_csv(history),
+        "png": lambda: charts.draw_png(trend.picture(history)),
+    }
+    answer.give(page, f"paceline-trend-{history.metric}", data)
 
 
 def _table(rows: list[RunRow]) -> None:

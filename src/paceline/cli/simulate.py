@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli._answers import chosen_format, format_options, give
+from paceline.cli._answers import Answer, format_options
 
 FORMATS = {
     "html": "A self-contained page.",
@@ -57,8 +57,7 @@ def command(
     policy: str | None,
     seeds: int,
     seed: int,
-    output: str | None,
-    **flags: bool,
+    answer: Answer,
 ) -> None:
     """Simulate a cluster under several schedulers, Paceline's own among them, on the same tasks.
 
@@ -69,7 +68,6 @@ def command(
     from paceline.report.simulate import document as report
     from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, study
 
-    kind = chosen_format(flags, output, FORMATS)
     workloads = _words(workload)
     is_trace = len(workloads) == 1 and workloads[0] not in WORKLOADS and ("." in workload or "/" in workload)
     if is_trace and (load is not None or jobs is not None):
@@ -99,7 +97,7 @@ def command(
     else:
         results = simulate()
     data = {"csv": lambda: report.to_csv(results), "json": lambda: report.to_json(results)}
-    give(report.document(results), kind, output, "paceline-simulation", data)
+    answer.give(report.document(results), "paceline-simulation", data)
 
 
 def _words(text: str) -> list[str]:

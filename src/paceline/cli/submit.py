@@ -6,12 +6,11 @@ import json
 import secrets
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
-from paceline.cli._client import Client, leader_options, open_client
+from paceline.cli._client import Client, leader_options
 from paceline.cli._flags import read_settings
 from paceline.core.errors import InputError, unknown
 
@@ -50,11 +49,9 @@ def command(
     tags: tuple[str, ...],
     wait: bool,
     as_json: bool,
-    leader: str | None,
-    token_file: Path | None,
+    client: Client,
 ) -> None:
     """Submit a suite (a file, or one that the leader knows by name) or one benchmark."""
-    client = open_client(leader, token_file)
     suite: dict[str, Any] | str = what  # a name is left to the leader, which has suites of its own
     if "/" in what or what.endswith((".yaml", ".yml")):
         from paceline.runner.suite_file import load_suite

@@ -16,9 +16,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Self, TypeVar
-
-E = TypeVar("E", bound=Exception)
+from typing import Literal, Self
 
 
 class PacelineError(Exception):
@@ -47,7 +45,7 @@ class InputError(PacelineError):
         value: object = None,
         suggestion: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(code, message)  # by which the error is made again in another process
         self.code = code
         self.message = message
         self.where = where  # a file, a line, an entry of a suite: what the message is about
@@ -59,14 +57,12 @@ class InputError(PacelineError):
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.__dict__)
-
     def within(self, where: str, *, case: int | None = None, key: str | None = None) -> Self:
-        """The same error as seen from outside: it says where, and fills in what was not known further in."""
-        location = ", ".join(part for part in (where, self.where) if part)
-        case, key = case if self.case is None else self.case, key if self.key is None else self.key
-        return _restored(type(self), self.__dict__ | {"where": location, "case": case, "key": key})
+        """The error as seen from outside: it says where, and fills in what was not known further in."""
+        self.where = ", ".join(part for part in (where, self.where) if part)
+        self.case = case if self.case is None else self.case
+        self.key = key if self.key is None else self.key
+        return self
 
 
 @contextmanager
@@ -76,13 +72,6 @@ def located(where: str, *, case: int | None = None) -> Iterator[None]:
         yield
     except InputError as error:
         raise error.within(where, case=case) from None
-
-
-def _restored(kind: type[E], fields: dict[str, Any]) -> E:
-    error = kind.__new__(kind)
-    Exception.__init__(error, fields["message"])
-    error.__dict__.update(fields)
-    return error
 
 
 class StoreError(PacelineError):

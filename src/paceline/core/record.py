@@ -15,6 +15,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHa
 from pydantic_core import CoreSchema
 
 from paceline.core.case import Case
+from paceline.core.grouping import group_by
 from paceline.core.metric import Merge, Metric
 from paceline.core.stats import Interval, Samples, Summary, resolves, summarize
 from paceline.core.subject import At as At
@@ -276,10 +277,8 @@ def merge_ranks(results: Sequence[Result]) -> Result:
     """The result of a case from those of its ranks, in order; one rank's result is the case's."""
     if len(results) == 1:
         return results[0]
-    parts: dict[_Key, list[Measurement]] = {}
-    for result in results:
-        for measurement in result.measurements:
-            parts.setdefault(_key(measurement.metric.name, measurement.at), []).append(measurement)
+    measured = (measurement for result in results for measurement in result.measurements)
+    parts = group_by(measured, lambda one: _key(one.metric.name, one.at))
     whole: dict[_Key, Measurement] = {}
     # Rates need the merged times that they derive from, so those come first.
     for key in sorted(parts, key=lambda key: bool(parts[key][0].derived_from)):
@@ -293,8 +292,8 @@ def merge_ranks(results: Sequence[Result]) -> Result:
     # Ranks see the same trouble with slightly different figures: of each kind, what the first rank that has it says.
     spoken: dict[str, list[RecordWarning]] = {}
     for result in results:
-        kinds = dict.fromkeys(warning.kind for warning in result.warnings if warning.kind not in spoken)
-        spoken |= {kind: [warning for warning in result.warnings if warning.kind == kind] for kind in kinds}
+        for kind, warnings in group_by(result.warnings, lambda warning: warning.kind).items():
+            spoken.setdefault(kind, warnings)
     return Result(
         measurements=[whole[key] for key in parts] + each,
         facts=results[0].facts | {"ranks": len(results)},

@@ -272,22 +272,21 @@ def _override(
         first, _, rest = path.partition(".")
         scope = names.get(first.replace("-", "_"), "") if rest else ""  # keys are read with underscores
         key, _, part = (rest if scope else path).partition(".")
-        used = False
         valid: set[str] = set()
         for entry, benchmark in zip(entries, benchmarks, strict=True):
+            if scope not in ("", benchmark.name):
+                continue
             fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark"}
-            if scope in ("", benchmark.name):
-                valid |= fields
-            if scope in ("", benchmark.name) and key in fields:
+            valid |= fields
+            if key in fields:
                 whole = entry.get(key)
                 if part and whole is not None and not isinstance(whole, Mapping):
                     message = f"the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts"
                     raise InputError("no-parts", message, where=f"--set {path}", key=path, value=whole)
                 entry[key] = {**(whole or {}), part: value} if part else value
-                used = True
-        if not used and part and not scope:
+        if key not in valid and part and not scope:
             raise unknown("benchmark in --set", key, names.values(), key=path)
-        if not used:
+        if key not in valid:
             raise unknown("key", key, valid, key=path).within(f"--set {path}")
     return entries
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.core.grouping import group_by
+
 STEP_MARK = "paceline step "  # the name of the annotation around a traced step, before its number
 
 Span = tuple[int, int]  # nanoseconds
@@ -111,10 +113,8 @@ def innermost(events: Iterable[TraceEvent]) -> list[TraceEvent]:
 
 def _lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
     """The events of each lane in order, an outer one before those that begin with it."""
-    lanes: dict[int | str, list[TraceEvent]] = {}
-    for event in events:
-        lanes.setdefault(event.lane, []).append(event)
-    return [sorted(lane, key=lambda event: (event.start, -event.end)) for lane in lanes.values()]
+    in_order = sorted(events, key=lambda event: (event.start, -event.end))
+    return list(group_by(in_order, lambda event: event.lane).values())
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

@@ -6,7 +6,7 @@ Importing this package is cheap: the database libraries are imported when a stor
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.core.errors import InputError
 from paceline.store.location import default_url, locate
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline.store.reader import Reader
     from paceline.store.store import Store
 
-__all__ = ["RunRow", "Store", "default_url", "locate", "open_existing", "open_reader", "open_store"]
+__all__ = ["RunRow", "default_url", "locate", "open_existing", "open_reader", "open_store"]
 
 
 def open_store(url_or_path: str | Path | None = None) -> Store:
@@ -59,11 +59,3 @@ def _is_missing(path: Path) -> bool:
     except OSError:
         return False  # opening it says best what is wrong
     return False
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Store":
-        from paceline.store.store import Store
-
-        return Store
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,8 +18,6 @@ from paceline.store.reader import LAST_ATTEMPT, WHOLE_CASE, load_records, load_r
 from paceline.store.schema import job_events, job_logs, records, runs
 from paceline.store.store import Store
 
-_RUNS_AT_ONCE = 500  # whose machines are asked for in one query
-
 
 @dataclass(frozen=True)
 class CaseDuration:
@@ -36,14 +34,12 @@ def latest(store: Store, limit: int) -> list[CaseDuration]:
     newest = select(*columns).order_by(records.c.id.desc()).limit(limit)
     with store.reading("read what cases took") as connection:
         rows = list(connection.execute(newest))[::-1]
-        run_ids = sorted({row.run_id for row in rows})
+        theirs = runs.c.id.in_(select(newest.subquery().c.run_id))
         machines: dict[str, tuple[str, ...]] = {}
-        for first in range(0, len(run_ids), _RUNS_AT_ONCE):
-            some = runs.c.id.in_(run_ids[first : first + _RUNS_AT_ONCE])
-            for row in connection.execute(select(runs.c.id, runs.c.environment["gpus"].label("gpus")).where(some)):
-                gpus = row.gpus if isinstance(row.gpus, list) else []
-                measurable = [gpu for gpu in gpus if gpu.get("cuda_index") is not None]
-                machines[row.id] = tuple(gpu.get("name") or "GPU" for gpu in measurable)
+        for row in connection.execute(select(runs.c.id, runs.c.environment["gpus"].label("gpus")).where(theirs)):
+            gpus = row.gpus if isinstance(row.gpus, list) else []
+            measurable = [gpu for gpu in gpus if gpu.get("cuda_index") is not None]
+            machines[row.id] = tuple(gpu.get("name") or "GPU" for gpu in measurable)
     return [CaseDuration(codec.case(row.case_text), machines.get(row.run_id, ()), row.seconds) for row in rows]
 
 

@@ -6,8 +6,9 @@ import logging
 import sqlite3
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError, SQLAlchemyError
@@ -27,7 +28,7 @@ from paceline.store.location import (
 )
 from paceline.store.reader import BUSY_SECONDS, is_read_only, load_records, read_only_options
 from paceline.store.schema import records, runs
-from paceline.store.store import Store, opening_error
+from paceline.store.store import Store, ask, opening_error
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -85,13 +86,9 @@ def upgrade(connection: Connection, revision: str) -> None:
 
 def describe_records(connection: Connection) -> None:
     """Describe every record as its benchmark does; run by run, for there may be many samples."""
-
-    def ask(question: str, values: dict[str, Any]) -> Any:
-        return connection.execute(text(question), values).cursor
-
     for run_id, document in connection.execute(select(runs.c.id, runs.c.environment)).all():
         environment = Environment.read(document)
-        for record in load_records(ask, "run_id = :run_id", {"run_id": run_id}):
+        for record in load_records(partial(ask, connection), "run_id = :run_id", {"run_id": run_id}):
             attempt = {"run_id": run_id, "case_index": record.case.index, "attempt": record.attempt}
             description = codec.description_of(described(record, environment))
             connection.execute(update(records).filter_by(**attempt).values(description=description))

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict
@@ -37,7 +37,6 @@ LAST_ATTEMPT = """attempt = (
     WHERE other.run_id = records.run_id AND other.case_index = records.case_index
 )"""
 _NEWEST_FIRST = "ORDER BY started_at DESC, id DESC"
-_ROWS_AT_ONCE = 1_000  # measurements as the database has them, next to those that were read
 _RUNS_AT_ONCE = 500  # a statement takes only so many values
 _DOCUMENTS = {
     *("command", "tags", "environment", "runner"),
@@ -67,20 +66,8 @@ class RunRow(BaseModel):
         return self.cases - self.ok - self.not_ok
 
 
-class Rows(Protocol):
-    """What a database's cursor has in common with every other one."""
-
-    def fetchone(self) -> Any:
-        """The next row, if there is one."""
-
-    def fetchmany(self, size: int, /) -> Sequence[Any]:
-        """Some more rows."""
-
-    def fetchall(self) -> Sequence[Any]:
-        """All other rows."""
-
-
-Ask = Callable[[str, dict[str, Any]], Rows]  # a query in SQL, and the values of the :names in it
+# A query in SQL, and the values of the :names in it; its rows are fetched one by one, as there may be very many.
+Ask = Callable[[str, dict[str, Any]], Iterable[Any]]
 
 
 def to_measurement(
@@ -110,14 +97,15 @@ def load_runs(ask: Ask, which: str = "1 = 1", values: dict[str, Any] | None = No
     """Runs without their cases, the oldest first."""
     names = (*codec.RUN, "runner")
     query = f"SELECT {_columns(names)} FROM runs WHERE {which} ORDER BY started_at, id"
-    runs = []
-    for row in ask(query, values or {}).fetchall():
-        fields = dict(zip(names, row, strict=True))
-        fields |= {name: codec.loads(fields[name]) for name in names if name in _DOCUMENTS}
-        fields |= {name: _instant(fields[name]) for name in ("started_at", "ended_at") if fields[name] is not None}
-        fields["status"] = status_of(fields["status"], fields.pop("runner"))
-        runs.append(Run.model_validate(fields))
-    return runs
+    return [Run.model_validate(_run_fields(names, row)) for row in ask(query, values or {})]
+
+
+def _run_fields(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """The columns of a run by name; its runner, if it is still there, decides on the status."""
+    fields = dict(zip(names, row, strict=True))
+    fields |= {name: codec.loads(fields[name]) for name in names if name in _DOCUMENTS}
+    fields |= {name: _instant(fields[name]) for name in ("started_at", "ended_at") if fields[name] is not None}
+    return fields | {"status": status_of(fields["status"], fields.pop("runner"))}
 
 
 def load_run(ask: Ask, run_id: str, *, samples: bool, measured: str = "1 = 1") -> RunRecords | None:
@@ -128,7 +116,7 @@ def load_run(ask: Ask, run_id: str, *, samples: bool, measured: str = "1 = 1") -
         return None
     with no_garbage():
         planned = ask("SELECT CAST(document AS TEXT) FROM cases WHERE run_id = :run_id ORDER BY case_index", this)
-        runs[0].cases = [codec.case(document) for (document,) in planned.fetchall()]
+        runs[0].cases = [codec.case(document) for (document,) in planned]
         last = f"run_id = :run_id AND {LAST_ATTEMPT}"
         records = load_records(ask, last, this, samples=samples, measured=measured)
         return RunRecords.model_construct(run=runs[0], records=records)
@@ -148,22 +136,21 @@ def load_records(
         f"WHERE record_id IN (SELECT id FROM records WHERE {which}) AND {measured} ORDER BY record_id, position",
         values,
     )
-    while some := rows.fetchmany(_ROWS_AT_ONCE):
-        for record_id, *fields in some:
-            of_record[record_id].append(to_measurement(*fields))
+    for record_id, *fields in rows:
+        of_record[record_id].append(to_measurement(*fields))
     rows = ask(
         f"SELECT id, started_at, {_columns(codec.RECORD)} FROM records WHERE {which} ORDER BY case_index, attempt",
         values,
     )
     return [
         codec.to_record(of_record[record_id], _instant(started_at), dict(zip(codec.RECORD, fields, strict=True)))
-        for record_id, started_at, *fields in rows.fetchall()
+        for record_id, started_at, *fields in rows
     ]
 
 
 def metric_names(ask: Ask) -> list[str]:
     """The names of all metrics in the store."""
-    return sorted(name for (name,) in ask("SELECT DISTINCT name FROM measurements", {}).fetchall())
+    return sorted(name for (name,) in ask("SELECT DISTINCT name FROM measurements", {}))
 
 
 def _columns(names: Iterable[str]) -> str:
@@ -206,6 +193,19 @@ class Reader(ABC):
                 raise unknown("run", run_id, _all_ids(ask))
             return records
 
+    def runs(self, limit: int | None = 20) -> list[RunRow]:
+        """The latest runs, the newest first."""
+        names = ("id", "name", "status", "started_at", "ended_at", "tags", "runner")
+        newest = _NEWEST_FIRST if limit is None else f"{_NEWEST_FIRST} LIMIT {limit}"
+        done = f"SELECT count(*) FROM records WHERE run_id = runs.id AND {LAST_ATTEMPT} AND outcome"
+        query = (
+            f"SELECT {_columns(names)}, (SELECT count(*) FROM cases WHERE run_id = runs.id), ({done} = 'ok'), "
+            f"({done} <> 'ok') FROM (SELECT * FROM runs {newest}) AS runs {_NEWEST_FIRST}"
+        )
+        with self.asking("list the runs") as ask:
+            rows = [_run_fields((*names, "cases", "ok", "not_ok"), row) for row in ask(query, {})]
+        return [RunRow.model_validate(row) for row in rows]
+
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""
         with self.asking(f"load case {case_index} of run '{run_id}'") as ask:
@@ -225,7 +225,7 @@ class Reader(ABC):
                 "records.run_id = runs.id AND records.outcome = 'ok' AND measurements.record_id = records.id "
                 f"AND measurements.name = :metric) {newest}",
                 {"metric": metric},
-            ).fetchall()
+            )
             run_ids = [run_id for run_id, tags in rows if not tag or tag in codec.loads(tags)][:limit]
             if not run_ids and not tag:
                 raise unknown("metric", metric, metric_names(ask))
@@ -253,14 +253,14 @@ class Reader(ABC):
     def find_runs(self, text: str) -> list[str]:
         """The ids of the runs that a person means: all that carry this tag, the oldest first, or the one run."""
         with self.asking("find runs") as ask:
-            rows = ask("SELECT id, CAST(tags AS TEXT) FROM runs ORDER BY started_at, id", {}).fetchall()
+            rows = ask("SELECT id, CAST(tags AS TEXT) FROM runs ORDER BY started_at, id", {})
             tagged = [run_id for run_id, tags in rows if text in codec.loads(tags)]
             return tagged or [self._find_run(ask, text)]
 
     def _find_run(self, ask: Ask, text: str) -> str:
         if text == "last":
-            newest = ask(f"SELECT id FROM runs {_NEWEST_FIRST} LIMIT 1", {}).fetchone()
-            if newest is None:
+            newest = [run_id for (run_id,) in ask(f"SELECT id FROM runs {_NEWEST_FIRST} LIMIT 1", {})]
+            if not newest:
                 message = f"no last run: the store {self.location.shown} is empty; `paceline run` fills it"
                 raise InputError("empty-store", message, value=self.location.shown)
             return str(newest[0])
@@ -278,7 +278,7 @@ class Reader(ABC):
 
 def _all_ids(ask: Ask) -> list[str]:
     """Every run, the newest first."""
-    return [run_id for (run_id,) in ask(f"SELECT id FROM runs {_NEWEST_FIRST}", {}).fetchall()]
+    return [run_id for (run_id,) in ask(f"SELECT id FROM runs {_NEWEST_FIRST}", {})]
 
 
 class FileReader(Reader):

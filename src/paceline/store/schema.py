@@ -187,12 +187,3 @@ audit = sa.Table(
     sa.Column("subject", sa.Text, nullable=False),
     sa.Column("outcome", sa.Text, nullable=False),
 )
-
-
-def is_last() -> sa.ColumnElement[bool]:
-    """Whether a row of `records` is the last attempt at its case."""
-    other = records.alias("other")
-    last = sa.select(sa.func.max(other.c.attempt)).where(
-        other.c.run_id == records.c.run_id, other.c.case_index == records.c.case_index
-    )
-    return records.c.attempt == last.correlate(records).scalar_subquery()

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, Row, delete, insert, select, text, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from paceline.core.benchmark import described
@@ -20,10 +21,10 @@ from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
 from paceline.core.run import Run, RunStatus
 from paceline.store import codec, location, spool
-from paceline.store.location import Location, status_of
+from paceline.store.location import Location
 from paceline.store.queue import JobQueue, Writing
-from paceline.store.reader import Ask, Reader, Rows, RunRow
-from paceline.store.schema import cases, is_last, measurements, partials, records, runs
+from paceline.store.reader import Ask, Reader
+from paceline.store.schema import cases, measurements, partials, records, runs
 
 # What a database's message contains, and what to do about it.
 _REMEDIES = {
@@ -132,23 +133,6 @@ class Store(Reader):
         with self.reading(f"look for run '{run_id}'") as connection:
             return connection.scalar(select(runs.c.id).where(runs.c.id == run_id)) is not None
 
-    def runs(self, limit: int | None = 20) -> list[RunRow]:
-        """The latest runs, the newest first."""
-        newest = select(runs).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit).subquery()
-        planned = select(func.count()).select_from(cases).where(cases.c.run_id == newest.c.id)
-        done = select(func.count()).select_from(records).where(records.c.run_id == newest.c.id, is_last())
-        counted = select(
-            newest,
-            planned.scalar_subquery().label("cases"),
-            done.where(records.c.outcome == Outcome.OK.value).scalar_subquery().label("ok"),
-            done.where(records.c.outcome != Outcome.OK.value).scalar_subquery().label("not_ok"),
-        ).order_by(newest.c.started_at.desc(), newest.c.id.desc())
-        with self.reading("list the runs") as connection:
-            rows = [row._asdict() for row in connection.execute(counted)]
-        for row in rows:
-            row["status"] = status_of(row["status"], row["runner"])
-        return [RunRow.model_validate({name: row[name] for name in RunRow.model_fields}) for row in rows]
-
     def is_alive(self, run_id: str) -> bool:
         """Whether the process that runs the run still exists, as far as this host can know."""
         with self.reading(f"look for the runner of run '{run_id}'") as connection:
@@ -202,14 +186,7 @@ class Store(Reader):
     @contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
         with self.reading(doing) as connection:
-
-            def ask(question: str, values: dict[str, Any]) -> Rows:
-                # The driver's own cursor, as there may be very many rows.
-                rows = connection.execute(text(question), values).cursor
-                assert rows is not None
-                return rows
-
-            yield ask
+            yield partial(ask, connection)
 
     @contextmanager
     def writing(self, doing: str) -> Iterator[Connection]:
@@ -236,6 +213,13 @@ class Store(Reader):
         if row is None:
             raise StoreError(f"run '{run_id}' is not in the store {self.location.shown}: it was never begun there")
         return Environment.read(row.environment)
+
+
+def ask(connection: Connection, question: str, values: dict[str, Any]) -> Iterator[Any]:
+    """The rows of a query by the driver's own cursor: there may be very many."""
+    cursor = connection.execute(text(question), values).cursor
+    assert cursor is not None
+    return iter(cursor.fetchone, None)
 
 
 def _is_the_records_fault(error: SQLAlchemyError) -> bool:

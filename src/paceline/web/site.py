@@ -30,7 +30,7 @@ from paceline.service.api.errors import Refused
 from paceline.service.api.guard import OPEN_PATHS
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
-from paceline.store import Store
+from paceline.store.store import Store
 from paceline.version import VERSION
 from paceline.web.job_history import STATES, counted, span
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from paceline.cli import logs
+from paceline.cli import _client, logs
 
 
 class Told:
@@ -40,6 +40,6 @@ class Told:
 def test_lines_of_several_machines_say_whose_they_are(
     monkeypatch: pytest.MonkeyPatch, nodes: int, printed: list[str]
 ) -> None:
-    monkeypatch.setattr(logs, "open_client", lambda *_: Told(nodes))
+    monkeypatch.setattr(_client, "open_client", lambda *_: Told(nodes))
     done = CliRunner().invoke(logs.command, ["job"])
     assert (done.exit_code, done.output.splitlines()) == (0, printed)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.store import Store, open_store
+from paceline.store import open_store
+from paceline.store.store import Store
 from support.postgres import PostgresServer
 
 

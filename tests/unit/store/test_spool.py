@@ -10,8 +10,9 @@ import pytest
 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
-from paceline.store import Store, open_store, spool
+from paceline.store import open_store, spool
 from paceline.store.codec import to_line
+from paceline.store.store import Store
 from support.store_samples import a_record, a_run
 
 LINE = to_line(a_record()).encode() + b"\n"

@@ -26,8 +26,8 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunStatus
 from paceline.core.stats import Interval, Summary
-from paceline.store import Store, location, open_store
-from paceline.store.store import opening_error, reason, remedy
+from paceline.store import location, open_store
+from paceline.store.store import Store, opening_error, reason, remedy
 from support.refused import refused
 from support.store_samples import START, a_case, a_failed_record, a_record, a_run
 

@@ -16,8 +16,9 @@ import pytest
 
 from paceline.core.errors import StoreError
 from paceline.core.record import Record
-from paceline.store import Store, open_store, spool
+from paceline.store import open_store, spool
 from paceline.store.codec import to_line
+from paceline.store.store import Store
 from support.postgres import PostgresServer
 from support.refused import refused
 from support.store_samples import a_record, a_run

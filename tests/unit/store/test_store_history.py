@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import event
 
 from paceline.core.record import Measurement
-from paceline.store import Store
+from paceline.store.store import Store
 from support.refused import refused
 from support.store_samples import STEP_TIME, a_failed_record, a_record, a_run
 

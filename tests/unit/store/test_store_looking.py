@@ -5,9 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
-from paceline.store import Store
 from paceline.store.dashboard_queries import (
     PastPlacement,
     edition,
@@ -20,6 +17,7 @@ from paceline.store.dashboard_queries import (
     run_count,
 )
 from paceline.store.queue import EventRow, LogRow
+from paceline.store.store import Store
 from support.store_samples import a_failed_record, a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -72,8 +70,7 @@ def test_an_empty_store_has_no_runs(store: Store) -> None:
     assert headlines(store) == []
 
 
-def test_what_cases_took_comes_with_the_machines_of_all_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.store.dashboard_queries._RUNS_AT_ONCE", 2)
+def test_what_cases_took_comes_with_the_machines_of_all_runs(store: Store) -> None:
     environments: list[dict[str, Any]] = [
         {"gpus": [{"name": "H200", "cuda_index": 0}, {"name": "broken", "cuda_index": None}]},
         {"gpus": [{"name": "", "cuda_index": 0}]},

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from paceline.store import Store, schema
+from paceline.store import schema
 from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobDocument, LogRow, TokenRow
+from paceline.store.store import Store
 from support.store_samples import a_record, a_run
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)

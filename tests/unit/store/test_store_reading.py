@@ -14,10 +14,11 @@ import pytest
 from sqlalchemy import create_engine
 
 from paceline.core.errors import StoreError
-from paceline.store import Store, locate, open_existing, open_reader, open_store, spool
+from paceline.store import locate, open_existing, open_reader, open_store, spool
 from paceline.store.engine import upgrade
 from paceline.store.location import REVISIONS, VARIABLE
 from paceline.store.reader import FileReader, Reader, is_read_only, read_only_options
+from paceline.store.store import Store
 from support.refused import refused
 from support.store_samples import a_record, a_run, a_store
 
@@ -65,9 +66,9 @@ def test_a_reader_cannot_write(path: Path) -> None:
 def test_what_a_writer_adds_meanwhile_is_seen_by_the_next_question(path: Path) -> None:
     with open_reader(path) as reader, open_store(path) as store:
         with reader.asking("look") as ask:
-            before = ask("SELECT count(*) FROM runs", {}).fetchone()
+            before = list(ask("SELECT count(*) FROM runs", {}))
             store.begin(a_run("run-2"))
-            assert ask("SELECT count(*) FROM runs", {}).fetchone() == before == (1,)
+            assert list(ask("SELECT count(*) FROM runs", {})) == before == [(1,)]
         assert reader.find_run("run-2") == "run-2"
 
 

@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 from paceline.report.run.document import to_html
 from paceline.service.api.app import create_app
 from paceline.service.leader import Leader
-from paceline.store import Store, open_store
+from paceline.store import open_store
+from paceline.store.store import Store
 from paceline.web.pages import pages_of
 from support.scripted_followers import ScriptedEngine
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from paceline.service.leader import Leader
-    from paceline.store import Store
+    from paceline.store.store import Store
 
 _BACKLOG = 1024
 _MOST_AT_ONCE = 1000  # connections; more are asked to come again

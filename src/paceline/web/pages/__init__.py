@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from paceline.core.registry import Kind
 from paceline.core.run import RunRecords
 from paceline.service.leader import Leader
-from paceline.store import Store
+from paceline.store.store import Store
 from paceline.web.site import Site
 
 
