@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.runner.channel import Channel
+from paceline.runner.rank import run_rank  # here, so that no case imports it again
 
 
 def main() -> None:
@@ -95,8 +96,6 @@ def _become_case(order: dict[str, Any], descriptor: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        from paceline.runner.rank import run_rank
-
         run_rank(order, Channel.of_descriptor(descriptor))
         status = 0
     finally:

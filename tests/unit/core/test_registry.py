@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -231,3 +232,19 @@ def test_a_third_party_s_package_is_found_through_its_entry_point(tmp_path: Path
     assert {"mine", "train", "inference"} <= set(names)
     assert ["their_plugins.benchmarks.bad", "ModuleNotFoundError: No module named 'no_such_library'"] in broken
     assert ["no_such_plugins.benchmarks", "ModuleNotFoundError: No module named 'no_such_plugins'"] in broken
+
+
+def test_a_provider_in_an_archive_is_found_too(tmp_path: Path) -> None:
+    archive = tmp_path / "theirs.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("theirs-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+        file.writestr("theirs-1.0.dist-info/entry_points.txt", "[paceline.plugins]\ntheirs = their_archive\n")
+    ask = "from paceline.core.registry import providers; print(*providers())"
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        env=os.environ | {"PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["paceline", "their_archive"]
