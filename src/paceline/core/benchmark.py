@@ -144,7 +144,7 @@ class Benchmark(ABC, Generic[P]):
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
         """What a record of this benchmark says of itself to programs; asked once, however the case ended.
 
-        Whoever measures something that others have, too, only adds to this: facts of the usual names are read here.
+        Fields that are not set are the usual ones: facts of the usual names are read for every record.
         """
         return usual_description(record, cls.primary)
 
@@ -180,7 +180,8 @@ def described(record: Record, environment: Environment) -> Record:
         benchmark = BENCHMARKS.get(record.case.benchmark)
         description = usual_description(record, benchmark.primary)
         parameters = benchmark.Parameters.read(record.case.parameters)
-        description = benchmark.describe(record, parameters, environment)
+        own = benchmark.describe(record, parameters, environment)
+        description = description.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
     except InputError:  # a plug-in that is not here, or parameters of another version
         pass
     except Exception as error:  # a plug-in's mistake: nothing measured may be lost

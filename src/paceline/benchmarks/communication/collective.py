@@ -123,8 +123,7 @@ class Collective(TorchBenchmark[CollectiveParameters]):
         }
         values = _superbench.means_at(record, keys, "size")
         aliases = _superbench.alias(record, f"{key_word(backend)}-bw", values, part=operation)
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
+        return Description(ceilings=tuple(shown), aliases=aliases)
 
     def measure(self, parameters: CollectiveParameters, context: Context) -> Result:
         if context.world_size == 1:

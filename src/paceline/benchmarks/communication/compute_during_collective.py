@@ -151,7 +151,7 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
         }
         group = "pytorch-computation-communication-overlap"
         aliases = _superbench.alias(record, group, _superbench.means(record, keys), gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def measure(self, parameters: ComputeDuringCollectiveParameters, context: Context) -> Result:
         if context.world_size == 1:

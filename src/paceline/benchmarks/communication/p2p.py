@@ -63,8 +63,7 @@ class P2p(TorchBenchmark[P2pParameters]):
         keys = {"gpu{from}_to_gpu{to}_write_by_dma_bw": ("bandwidth", _superbench.GIGA)}
         ceilings = tuple(ShownCeiling(kind="link", name=name, metric=key) for key, name in shown.items())
         aliases = _superbench.alias(record, "gpu-copy-bw", _superbench.means_at(record, keys, "from", "to"))
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
+        return Description(ceilings=ceilings, aliases=aliases)
 
     def measure(self, parameters: P2pParameters, context: Context) -> Result:
         kind, gpus = kind_of(context.target), counts()

@@ -157,8 +157,7 @@ class Tcp(Benchmark[TcpParameters]):
         shown: dict[str, CeilingKind] = {"bandwidth": "link", "round_trip_time": "latency"}
         ceilings = tuple(ShownCeiling(kind=kind, name="tcp loopback", metric=key) for key, kind in shown.items())
         aliases = _superbench.alias(record, "tcp-connectivity", _superbench_values(record))
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
+        return Description(ceilings=ceilings, aliases=aliases)
 
     def measure(self, parameters: TcpParameters, context: Context) -> Result:
         if parameters.engine == "iperf3":

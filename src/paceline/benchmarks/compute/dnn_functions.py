@@ -119,7 +119,7 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
             name = f"name_cudnnconvolution{way}_{key_word(point.at['function'])}_time"
             values[name] = point.summary.mean / _superbench.US
         aliases = _superbench.alias(record, "cudnn-function", values, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> ConvolutionFunction | None:
         if operator != "convolution":

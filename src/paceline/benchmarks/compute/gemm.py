@@ -134,12 +134,11 @@ class Gemm(TorchBenchmark[GemmParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: GemmParameters, environment: Environment) -> Description:
         units = f"{parameters.precision}{' plain units' if parameters.tensor_cores == 'off' else ''}"
-        update = {
-            "work": product_work(record, parameters.precision, units),
-            "ceilings": (ShownCeiling(kind="compute", name=units, metric=COMPUTE_RATE.name),),
-            "aliases": _superbench_names(record, parameters),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        return Description(
+            work=product_work(record, parameters.precision, units),
+            ceilings=(ShownCeiling(kind="compute", name=units, metric=COMPUTE_RATE.name),),
+            aliases=_superbench_names(record, parameters),
+        )
 
     def measure(self, parameters: GemmParameters, context: Context) -> Result:
         device = open_device(context.target)

@@ -71,11 +71,10 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
             "event_time": "kernel after kernel",
             "single_launch_latency": "one kernel, awaited",
         }
-        update = {
-            "ceilings": tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
-            "aliases": _superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        return Description(
+            ceilings=tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
+            aliases=_superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
+        )
 
     def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
         device = open_device(context.target)

@@ -80,11 +80,10 @@ class Matmul(TorchBenchmark[MatmulParameters]):
         # There, every call is waited for.
         metric = "latency" if record.measurement("latency") else "time"
         values = _superbench.means(record, {"nosharding_time": (metric, _superbench.MS)})
-        update = {
-            "work": product_work(record, parameters.precision, parameters.precision),
-            "aliases": _superbench.alias(record, "pytorch-matmul", values, gpu=True),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        return Description(
+            work=product_work(record, parameters.precision, parameters.precision),
+            aliases=_superbench.alias(record, "pytorch-matmul", values, gpu=True),
+        )
 
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)

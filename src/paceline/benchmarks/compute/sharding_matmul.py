@@ -75,7 +75,7 @@ class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
         key = f"{_superbench.joined(parameters.mode)}_time"
         values = _superbench.means(record, {key: ("time", _superbench.MS)})
         aliases = _superbench.alias(record, "pytorch-sharding-matmul", values, part=key, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def measure(self, parameters: ShardingMatmulParameters, context: Context) -> Result:
         if context.world_size == 1:

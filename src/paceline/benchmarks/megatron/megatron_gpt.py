@@ -286,7 +286,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             if ranks:
                 values[key] = sum(ranks) / len(ranks) / _superbench.GIBI
         aliases = _superbench.alias(record, "megatron-gpt", values, part=start, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
         script = script_of(parameters.code_base, context.case)

@@ -104,12 +104,11 @@ class Copy(TorchBenchmark[CopyParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
         way, memory = record.facts.get("direction"), record.facts.get("host_memory")
-        update: dict[str, Any] = {"aliases": _superbench_names(record, parameters)}
+        ceilings: tuple[ShownCeiling, ...] = ()
         if way in _CEILINGS:
             name = f"{_CEILINGS[way]}, {memory}" if memory else _CEILINGS[way]
-            ceiling = ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name)
-            update["ceilings"] = (ceiling,)
-        return super().describe(record, parameters, environment).model_copy(update=update)
+            ceilings = (ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name),)
+        return Description(ceilings=ceilings, aliases=_superbench_names(record, parameters))
 
     def measure(self, parameters: CopyParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))

@@ -65,14 +65,11 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         caches = host.levels(environment, cores=1)
         whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
         shown = tuple(host.shown_ceilings(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
-        node = record.facts.get("numa_node")
-        key = f"mem_bandwidth_matrix_numa_{node}_{node}_lat" if isinstance(node, int) else "mem_latency_lat"
         figure = (LATENCY.name, _superbench.NS)
         by_size = _superbench.means_at(record, {"mem_latency_{size}_lat": figure}, "size")
-        values = _superbench.means(record, {key: figure}) | by_size
+        values = _superbench.means(record, {"mem_latency_lat": figure}) | by_size
         aliases = _superbench.alias(record, "cpu-memory-bw-latency", values)
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": shown, "aliases": aliases})
+        return Description(ceilings=shown, aliases=aliases)
 
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
         if context.target != "cpu":

@@ -118,12 +118,8 @@ class Stream(TorchBenchmark[StreamParameters]):
             threads = int(record.facts.get("threads") or 1)
             caches = host.levels(environment, threads)[:-1]
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
-        update = {
-            "work": None if parameters.sizes else _triad_work(record),
-            "ceilings": ceilings,
-            "aliases": _superbench.alias(record, group, values),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        work = None if parameters.sizes else _triad_work(record)
+        return Description(work=work, ceilings=ceilings, aliases=_superbench.alias(record, group, values))
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         context.report(Progress(phase="preparing"))

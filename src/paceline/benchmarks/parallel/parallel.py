@@ -188,8 +188,7 @@ class Parallel(Benchmark[ParallelParameters]):
         trace = description.trace
         if trace is not None and not subject.compiled:
             trace = trace.model_copy(update={"switches": ("--compile on",)})
-        work = counted(mesh_work, record)
-        return description.model_copy(update={"subject": subject, "trace": trace, "work": work, "counts_work": counts})
+        return Description(subject=subject, trace=trace, work=counted(mesh_work, record), counts_work=counts)
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)

@@ -291,9 +291,7 @@ class Disk(Benchmark[DiskParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: DiskParameters, environment: Environment) -> Description:
         ceiling = ShownCeiling(kind="storage", name=f"disk {parameters.pattern}", metric="bandwidth")
-        aliases = _superbench_names(record, parameters)
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": (ceiling,), "aliases": aliases})
+        return Description(ceilings=(ceiling,), aliases=_superbench_names(record, parameters))
 
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")
