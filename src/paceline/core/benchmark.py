@@ -115,7 +115,7 @@ class Benchmark(ABC, Generic[P]):
     name: ClassVar[str]
     summary: ClassVar[str]
     category: ClassVar[str] = "other"  # compute, memory, communication, storage, training, ...: a report's sections
-    Parameters: ClassVar[type[Parameters]]
+    Parameters: ClassVar[type[Parameters]]  # the class in the brackets of its base, unless another is named
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that leads a report: the first one, unless another is named
     distributed: ClassVar[bool] = False  # whether several ranks may measure it together
@@ -125,6 +125,9 @@ class Benchmark(ABC, Generic[P]):
         super().__init_subclass__()
         if not hasattr(cls, "primary") and hasattr(cls, "metrics"):
             cls.primary = cls.metrics[0].name
+        arguments = [one for base in vars(cls).get("__orig_bases__", ()) for one in get_args(base)]
+        if arguments and isinstance(arguments[0], type) and "Parameters" not in vars(cls):
+            cls.Parameters = arguments[0]
 
     @abstractmethod
     def measure(self, parameters: P, context: Context) -> Result:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from paceline.core.benchmark import Context
+from paceline.core.benchmark import Context, Progress
 from paceline.core.case import Case
 from paceline.core.die_with_parent import die_with_parent
 from paceline.core.errors import CaseError, InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
@@ -63,6 +63,7 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.
         local_size = int(order["environment"].get("LOCAL_WORLD_SIZE", case.ranks))
         limit = host_limit(HOST_PART / local_size) if case.target == "cpu" else nullcontext()
+        context.report(Progress(phase="preparing"))
         with limit:
             result = benchmark().measure(parameters, context)
         channel.send({"result": result.model_dump(mode="json")})

@@ -12,7 +12,7 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.metric import Merge
@@ -54,7 +54,6 @@ class P2p(TorchBenchmark[P2pParameters]):
     name = "p2p"
     summary = "copies between all pairs of GPUs: bandwidth matrix one way and both ways, latency, data checked"
     category = "communication"
-    Parameters = P2pParameters
     metrics = (MINIMUM, AVERAGE, MAXIMUM, BANDWIDTH, TIME, BOTH_WAYS_BANDWIDTH, BOTH_WAYS_TIME, LATENCY)
 
     @classmethod
@@ -79,7 +78,6 @@ class P2p(TorchBenchmark[P2pParameters]):
                 f"copies between GPUs take two of them, but torch sees {count} here: run it on a machine with several "
                 f"GPUs{show}"
             )
-        context.report(Progress(phase="preparing"))
         measurements: list[Measurement] = []
         devices = [kind.open(index) for index in range(count)]
         with MicroSession(parameters, context, devices[0]) as session:

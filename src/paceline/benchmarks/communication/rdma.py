@@ -167,7 +167,6 @@ class Rdma(Benchmark[RdmaParameters]):
     name = "rdma"
     summary = "RDMA through perftest: peak and average bandwidth and latency of write, read and send"
     category = "communication"
-    Parameters = RdmaParameters
     metrics = (BANDWIDTH_AVERAGE, BANDWIDTH_PEAK, LATENCY, LATENCY_99, MESSAGE_TIME)
 
     @classmethod

@@ -59,7 +59,6 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
 
     name = "blas-functions"
     summary = "the matrix products of models, or of your own list: time and FLOP/s of each and of all"
-    Parameters = BlasFunctionsParameters
     kind = GemmFunction
     what = "matrix products"
     how = {

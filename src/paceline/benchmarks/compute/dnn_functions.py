@@ -101,7 +101,6 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
 
     name = "dnn-functions"
     summary = "the convolutions of models, or of your own list, forward and backward: time and FLOP/s"
-    Parameters = DnnFunctionsParameters
     kind = ConvolutionFunction
     what = "convolutions"
     how = {

@@ -232,7 +232,6 @@ class MegatronGpt(Benchmark[MegatronParameters]):
     name = "megatron-gpt"
     category = "training"
     summary = "pretrain GPT by a checkout of Megatron-LM or Megatron-DeepSpeed: step time, throughput, FLOPS, memory"
-    Parameters = MegatronParameters
     metrics = (THROUGHPUT, STEP_TIME, TOKEN_THROUGHPUT, FLOPS_PER_GPU, ALLOCATED, PEAK_ALLOCATED, LOSS)
     primary = "throughput"
 

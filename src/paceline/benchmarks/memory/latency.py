@@ -14,7 +14,7 @@ from paceline.benchmarks._micro.parameters import MicroParameters, join_words, s
 from paceline.benchmarks._micro.session import MicroSession, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Benchmark, Context
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.quantity import Duration, show_size
@@ -53,7 +53,6 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     name = "memory-latency"
     summary = "time of one dependent load from host memory, by size of the data: every cache level and main memory"
     category = "memory"
-    Parameters = MemoryLatencyParameters
     metrics = (LATENCY,)
 
     @classmethod
@@ -74,7 +73,6 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
         if context.target != "cpu":
             raise Unsupported(f"memory-latency measures the host's memory, not {context.target}: use --target cpu")
-        context.report(Progress(phase="preparing"))
         cpus = host.usable_cpus()
         # The first CPUs are those that tend to serve interrupts.
         cpu = cpus.order[cpus.cores - 1]

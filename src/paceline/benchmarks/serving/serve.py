@@ -52,7 +52,6 @@ class Serve(Benchmark[ServeParameters]):
     name = "serve"
     summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
     category = "serving"
-    Parameters = ServeParameters
     metrics = tuple(trace_metrics.METRICS)
     primary = "capacity"
 

@@ -21,7 +21,7 @@ from paceline.benchmarks._micro.parameters import MicroParameters, join_words
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks._micro.tools import ToolError, find_tool, run_tool
 from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, FioJob, FioWindow, Side, Window, parse, pooled_latency
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError, Unsupported
@@ -232,7 +232,6 @@ class Disk(Benchmark[DiskParameters]):
     name = "disk"
     summary = "disk through fio: bandwidth, IOPS and latency of reads and writes, in order, at random and mixed"
     category = "storage"
-    Parameters = DiskParameters
     metrics = (BANDWIDTH, IOPS, LATENCY, WINDOW_TIME)
 
     @classmethod
@@ -295,7 +294,6 @@ class Disk(Benchmark[DiskParameters]):
 
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")
-        context.report(Progress(phase="preparing"))
         if parameters.raw_device is not None:
             opened = raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
         else:
