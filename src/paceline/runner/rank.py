@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import BENCHMARKS, Context, Progress
 from paceline.core.case import Case
 from paceline.core.die_with_parent import die_with_parent
 from paceline.core.errors import CaseError, InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
@@ -55,9 +55,7 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
             report=lambda progress: channel.send({"progress": vars(progress)}),
             keep=lambda result: channel.send({"kept": result.model_dump(mode="json")}),
         )
-        from paceline.benchmarks import find
-
-        benchmark = find(case.benchmark)
+        benchmark = BENCHMARKS.get(case.benchmark)
         parameters = benchmark.Parameters.read(case.parameters)
         random.seed(case.parameters.get("seed", 0))
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.

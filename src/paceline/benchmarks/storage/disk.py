@@ -25,6 +25,7 @@ from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError, Unsupported
+from paceline.core.files import cache_directory
 from paceline.core.metric import Merge
 from paceline.core.network import FromNetwork
 from paceline.core.probe import read_text
@@ -124,11 +125,10 @@ def raw_device(name: str, size: int, *, writes: bool) -> Iterator[DiskTarget]:
 
 def default_folder() -> Path:
     """A folder of ours in the user's cache, otherwise among temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        folder = (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "disk"
+        folder = cache_directory() / "disk"
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the latter: a user without a home
+    except (OSError, InputError):  # the latter: a user without a home
         return Path(tempfile.gettempdir())
     return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
 
