@@ -155,7 +155,8 @@ class Tcp(Benchmark[TcpParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: TcpParameters, environment: Environment) -> Description:
         shown: dict[str, CeilingKind] = {"bandwidth": "link", "round_trip_time": "latency"}
-        ceilings = tuple(ShownCeiling(kind=kind, name="tcp loopback", metric=key) for key, kind in shown.items())
+        name = f"tcp to {parameters.peer}" if parameters.peer else "tcp loopback"
+        ceilings = tuple(ShownCeiling(kind=kind, name=name, metric=key) for key, kind in shown.items())
         aliases = _superbench.alias(record, "tcp-connectivity", _superbench_values(record))
         return Description(ceilings=ceilings, aliases=aliases)
 
