@@ -14,9 +14,10 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 import paceline
-from paceline import benchmarks, models
+from paceline import models
 from paceline.cli.main import paceline as command_line
 from paceline.core import quantity
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
 from paceline.core.suite import CaseKeys, Here, expand
 from paceline.models.base import ModelSpec
@@ -62,7 +63,7 @@ def benchmarks_page() -> str:
         "How to write one is in [CONTRIBUTING](../../CONTRIBUTING.md)."
     )
     parts = [_head("Benchmarks", intro)]
-    ours = {name: cls for name, cls in benchmarks.registry().entries.items() if _is_ours(cls.__module__)}
+    ours = {name: cls for name, cls in BENCHMARKS.registry().entries.items() if _is_ours(cls.__module__)}
     for name, benchmark in sorted(ours.items()):
         ranks = "one or several" if benchmark.distributed else "one"
         metrics = [
@@ -143,7 +144,7 @@ def cli_page() -> str:
 
 def _case_count(name: str, gpus: int) -> int:
     try:
-        return len(expand(load_suite(name), benchmarks.registry().get, Here.with_devices(gpus, None, world=1, nodes=1)))
+        return len(expand(load_suite(name), BENCHMARKS.registry().get, Here.with_devices(gpus, None, world=1, nodes=1)))
     except InputError:  # a suite for GPUs leaves nothing without one
         return 0
 

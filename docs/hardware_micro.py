@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from hardware_marks import marks
 
 from paceline.analysis.summary import CaseRow, summarize_run
-from paceline.benchmarks import registry
 from paceline.core import case as categories
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords
@@ -71,7 +71,7 @@ def _rows(runs: Sequence[RunRecords]) -> list[CaseRow]:
 
 
 def _benchmark(benchmark: str, rows: Sequence[CaseRow]) -> list[str]:
-    known = registry().entries.get(benchmark)
+    known = BENCHMARKS.registry().entries.get(benchmark)
     parts = [f"### {benchmark}"]
     said = [f"{heading(known.summary)}." if known else "", HINTS.get(benchmark, "")]
     parts += [" ".join(filter(None, said))] if any(said) else []

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks import registry
 from paceline.benchmarks._micro.formats import random_operand
-from paceline.core.benchmark import Context
+from paceline.core.benchmark import BENCHMARKS, Context
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Result
 from paceline.devices import device_count
@@ -25,7 +24,7 @@ pytestmark = [
 
 def measured(name: str, **parameters: Any) -> Result:
     """A case in this process."""
-    benchmark = registry().get(name)
+    benchmark = BENCHMARKS.registry().get(name)
     case = Case(index=0, benchmark=name, parameters={}, title="", target="cuda:0")
     return benchmark().measure(benchmark.Parameters.read(parameters), Context(case=case))
 

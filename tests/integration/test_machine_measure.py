@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.analysis.roofline import ceilings_of
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.profile import Profile
 from paceline.core.run import Run, RunRecords
 from paceline.core.suite import Here, expand
@@ -50,7 +50,7 @@ def profiles(sandbox: Sandbox) -> list[Path]:
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_the_suite_fits_every_machine_and_every_case_of_it_is_read(gpus: int) -> None:
-    cases = expand(load_suite("ceilings"), registry().get, Here(devices={"cuda": gpus}))
+    cases = expand(load_suite("ceilings"), BENCHMARKS.registry().get, Here(devices={"cuda": gpus}))
     waiting = Run(id="r", name="ceilings", started_at=datetime(2026, 3, 14, tzinfo=UTC), version="0", cases=cases)
     _, absent = ceilings_of(RunRecords(run=waiting, records=[]))
     assert len(absent) == len(cases)

@@ -63,9 +63,11 @@ def test_what_has_none_says_what_to_do(records: list[Record]) -> None:
 
 
 def test_every_figure_that_leads_is_there_with_its_category(records: list[Record]) -> None:
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
 
     for record in records:
         if record.outcome is Outcome.OK:
-            assert record.measurement(registry().get(record.case.benchmark).primary) is not None, record.case.title
+            assert record.measurement(BENCHMARKS.registry().get(record.case.benchmark).primary) is not None, (
+                record.case.title
+            )
             assert record.case.category in ("compute", "memory", "communication", "storage")

@@ -78,9 +78,9 @@ def _require_writable(folder: Path, flag: str, value: Path) -> None:
 
 def refuse_if_none_can(cases: Sequence[Case]) -> None:
     """Refuse a run of which no case could be traced."""
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
 
-    benchmarks = registry().entries
+    benchmarks = BENCHMARKS.registry().entries
     if any(benchmarks[case.benchmark].traceable for case in cases):
         return
     traceable = ", ".join(sorted(name for name, benchmark in benchmarks.items() if benchmark.traceable))
@@ -96,13 +96,13 @@ def refuse_if_none_can(cases: Sequence[Case]) -> None:
 
 def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:
     """The cases, each that can be traced with a file of its own; the user's home is not named in them."""
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
     from paceline.machine.software import scrub
 
     refuse_if_none_can(cases)
     traced = []
     for case in cases:
-        if registry().entries[case.benchmark].traceable:
+        if BENCHMARKS.registry().entries[case.benchmark].traceable:
             words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{case.benchmark} {case.title}")[:NAME_LENGTH].strip("-")
             path = folder / f"{case.index + 1:02}-{words}.json.gz"
             case = case.model_copy(update={"trace": scrub(str(path))})
@@ -207,16 +207,18 @@ def expand_here(
     filters: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in alternation."""
-    from paceline.benchmarks import find, registry
+    from paceline.core.benchmark import BENCHMARKS
     from paceline.devices import counts
 
     devices = world.devices if isinstance(world, HostRanks) else counts()
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
     if paired is not None:
-        return paired.cases(lambda side: only(expand(suite, find, here, {**overrides, **side}), filters, suite.name))
-    cases = only(expand(suite, find, here, overrides), filters, suite.name)
-    return with_peer(cases, peer, registry().entries) if peer is not None else cases
+        return paired.cases(
+            lambda side: only(expand(suite, BENCHMARKS.get, here, {**overrides, **side}), filters, suite.name)
+        )
+    cases = only(expand(suite, BENCHMARKS.get, here, overrides), filters, suite.name)
+    return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
 
 
 def start(
@@ -248,7 +250,7 @@ def start(
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
-    from paceline.benchmarks import find
+    from paceline.core.benchmark import BENCHMARKS
     from paceline.store import open_existing
 
     def measure(joined: JoinedRanks | HostRanks | None) -> int:
@@ -265,7 +267,7 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
             todo = [case for case in stored.run.cases if case.index in again]
             here = world.nodes if world is not None else 1
             for case in todo:  # one that says over how many hosts it goes must not be resumed over others
-                benchmark = find(case.benchmark)
+                benchmark = BENCHMARKS.get(case.benchmark)
                 nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
                 if nodes not in (None, here):
                     same = "give the same --hosts as before"

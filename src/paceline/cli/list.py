@@ -41,10 +41,11 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         from paceline.runner.suite_file import load_suite, shipped
 
         return [{"name": name, "summary": load_suite(name).description} for name in shipped()], []
-    from paceline import benchmarks, models, servers
+    from paceline import models, servers
+    from paceline.core.benchmark import BENCHMARKS
 
     registries: dict[str, Callable[[], Registry[Any]]]
-    registries = {"benchmarks": benchmarks.registry, "models": models.registry, "servers": servers.registry}
+    registries = {"benchmarks": BENCHMARKS.registry, "models": models.registry, "servers": servers.registry}
     registry = registries[kind]()
     rows = []
     for name, entry in registry.entries.items():

@@ -184,15 +184,15 @@ def command(
 
 def find_suite(what: str) -> Suite:
     """A suite file, a suite that ships, or a benchmark as a suite of one case."""
-    from paceline.benchmarks import find, registry
+    from paceline.core.benchmark import BENCHMARKS
     from paceline.core.suite import Suite
     from paceline.runner.suite_file import load_suite, shipped
 
     if "/" in what or what.endswith((".yaml", ".yml")) or what in shipped():
         return load_suite(what)
     with suppress(InputError):
-        return Suite.of_benchmark(find(what).name)
-    benchmarks = registry()
+        return Suite.of_benchmark(BENCHMARKS.get(what).name)
+    benchmarks = BENCHMARKS.registry()
     if any(what in failure.module for failure in benchmarks.broken):
         benchmarks.get(what)
     raise unknown("suite or benchmark", what, [*shipped(), *benchmarks.entries])
@@ -200,17 +200,17 @@ def find_suite(what: str) -> Suite:
 
 def _fields_of(benchmarks: Iterable[str]) -> dict[str, Any]:
     """The parameters of these benchmarks, once each."""
-    from paceline.benchmarks import find
+    from paceline.core.benchmark import BENCHMARKS
 
     fields: dict[str, Any] = {}
     for name in benchmarks:
         with suppress(InputError):  # reported when the suite is expanded
-            for key, field in find(name).Parameters.model_fields.items():
+            for key, field in BENCHMARKS.get(name).Parameters.model_fields.items():
                 fields.setdefault(key, field)
     return fields
 
 
 def _every_field() -> dict[str, Any]:
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
 
-    return _fields_of(registry().entries)
+    return _fields_of(BENCHMARKS.registry().entries)

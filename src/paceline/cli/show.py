@@ -11,14 +11,14 @@ from paceline.core.errors import InputError, nearest
 @click.argument("name")
 def command(name: str) -> None:
     """Show what NAME is."""
-    from paceline.benchmarks import registry as benchmarks
+    from paceline.core.benchmark import BENCHMARKS
     from paceline.models import registry as models
     from paceline.models.generated import PREFIX
     from paceline.models.user import find_model
     from paceline.runner.suite_file import shipped
 
-    if name in benchmarks().entries:
-        benchmark = benchmarks().get(name)
+    if name in BENCHMARKS.registry().entries:
+        benchmark = BENCHMARKS.registry().get(name)
         click.secho(name, bold=True)
         click.echo(f"  {benchmark.summary}\n")
         click.secho("Parameters", bold=True)
@@ -41,6 +41,6 @@ def command(name: str) -> None:
     elif name in shipped():
         click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
     else:
-        guess = nearest(name, [*benchmarks().entries, *models().entries, *shipped()])
+        guess = nearest(name, [*BENCHMARKS.registry().entries, *models().entries, *shipped()])
         message = f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
         raise InputError("unknown-name", message, value=name, suggestion=guess)

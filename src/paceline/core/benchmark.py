@@ -115,7 +115,7 @@ class Benchmark(ABC, Generic[P]):
     name: ClassVar[str]
     summary: ClassVar[str]
     category: ClassVar[str] = "other"  # compute, memory, communication, storage, training, ...: a report's sections
-    Parameters: ClassVar[type[Parameters]]
+    Parameters: ClassVar[type[Parameters]]  # the class in the brackets of its base, unless another is named
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that leads a report: the first one, unless another is named
     distributed: ClassVar[bool] = False  # whether several ranks may measure it together
@@ -125,6 +125,9 @@ class Benchmark(ABC, Generic[P]):
         super().__init_subclass__()
         if not hasattr(cls, "primary") and hasattr(cls, "metrics"):
             cls.primary = cls.metrics[0].name
+        arguments = [one for base in vars(cls).get("__orig_bases__", ()) for one in get_args(base)]
+        if arguments and isinstance(arguments[0], type) and "Parameters" not in vars(cls):
+            cls.Parameters = arguments[0]
 
     @abstractmethod
     def measure(self, parameters: P, context: Context) -> Result:
@@ -144,7 +147,7 @@ class Benchmark(ABC, Generic[P]):
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:
         """What a record of this benchmark says of itself to programs; asked once, however the case ended.
 
-        Whoever measures something that others have, too, only adds to this: facts of the usual names are read here.
+        Fields that are not set are the usual ones: facts of the usual names are read for every record.
         """
         return usual_description(record, cls.primary)
 
@@ -180,7 +183,8 @@ def described(record: Record, environment: Environment) -> Record:
         benchmark = BENCHMARKS.get(record.case.benchmark)
         description = usual_description(record, benchmark.primary)
         parameters = benchmark.Parameters.read(record.case.parameters)
-        description = benchmark.describe(record, parameters, environment)
+        own = benchmark.describe(record, parameters, environment)
+        description = description.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
     except InputError:  # a plug-in that is not here, or parameters of another version
         pass
     except Exception as error:  # a plug-in's mistake: nothing measured may be lost

@@ -182,6 +182,14 @@ class Device(ABC):
         """Seconds on the clock that steps are timed by where the host times them."""
         return monotonic()
 
+    def seconds_of(self, block: Step) -> float:
+        """How long the device takes for a block by itself."""
+        self.synchronize()
+        begun = self.clock()
+        block()
+        self.synchronize()
+        return self.clock() - begun
+
     def timeline(self, in_flight: int) -> Timeline:
         """How steps are timed here; with one step in flight each is waited for."""
         if in_flight <= 1:

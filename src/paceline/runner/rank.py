@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from paceline.core.benchmark import Context
+from paceline.core.benchmark import BENCHMARKS, Context, Progress
 from paceline.core.case import Case
 from paceline.core.die_with_parent import die_with_parent
 from paceline.core.errors import CaseError, InputError, MissingDependency, OutOfMemory, SilentCorruption, Unsupported
@@ -55,14 +55,13 @@ def run_rank(order: dict[str, Any], channel: Channel) -> None:
             report=lambda progress: channel.send({"progress": vars(progress)}),
             keep=lambda result: channel.send({"kept": result.model_dump(mode="json")}),
         )
-        from paceline.benchmarks import find
-
-        benchmark = find(case.benchmark)
+        benchmark = BENCHMARKS.get(case.benchmark)
         parameters = benchmark.Parameters.read(case.parameters)
         random.seed(case.parameters.get("seed", 0))
         # A device's driver maps more address space than there is memory; only the host's own work can be limited.
         local_size = int(order["environment"].get("LOCAL_WORLD_SIZE", case.ranks))
         limit = host_limit(HOST_PART / local_size) if case.target == "cpu" else nullcontext()
+        context.report(Progress(phase="preparing"))
         with limit:
             result = benchmark().measure(parameters, context)
         channel.send({"result": result.model_dump(mode="json")})

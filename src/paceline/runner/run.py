@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from paceline.benchmarks import find
-from paceline.core.benchmark import described
+from paceline.core.benchmark import BENCHMARKS, described
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
 from paceline.core.interrupt import interrupts_held
@@ -70,7 +69,7 @@ def execute_here(server: WarmServer, case: Case, on_progress: Callable[[dict[str
 
 def imports_of(case: Case) -> tuple[str, ...]:
     """Modules that a case will want: that of its benchmark, and heavy ones."""
-    benchmark = find(case.benchmark)
+    benchmark = BENCHMARKS.get(case.benchmark)
     return (benchmark.__module__, *benchmark.imports(case.parameters))
 
 

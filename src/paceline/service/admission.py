@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from paceline.benchmarks import registry
-from paceline.core.benchmark import Benchmark
+from paceline.core.benchmark import BENCHMARKS, Benchmark
 from paceline.core.case import Case
 from paceline.core.errors import InputError, unknown
 from paceline.core.network import is_closed, rule_of, shorten
@@ -44,9 +43,9 @@ def document_of(suite: Mapping[str, Any] | str) -> dict[str, Any]:
     if suite in shipped():  # never a path: names come from the network
         document: dict[str, Any] = read_yaml(shipped()[suite].read_text(encoding="utf-8"), f"suite {suite}")
         return document
-    if suite in registry().entries:
+    if suite in BENCHMARKS.registry().entries:
         return {"name": suite, "cases": [{"benchmark": suite}]}
-    raise unknown("suite or benchmark", suite[:100], [*shipped(), *registry().entries], key="suite")
+    raise unknown("suite or benchmark", suite[:100], [*shipped(), *BENCHMARKS.registry().entries], key="suite")
 
 
 def parsed_suite(document: Any) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def cases_of(
 
     def lookup(name: str) -> type[Benchmark[Any]]:
         try:
-            return registry().get(name)
+            return BENCHMARKS.registry().get(name)
         except InputError as error:
             raise error.within("", key="benchmark") from None
 
@@ -137,7 +136,7 @@ def refusals(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]
 
 def refuse(cases: Iterable[Case]) -> None:
     """Raise the first refusal, if there is one."""
-    refused = refusals(cases, registry().get)
+    refused = refusals(cases, BENCHMARKS.registry().get)
     if refused:
         refused[0].message += f"; and {len(refused) - 1} more" if len(refused) > 1 else ""
         raise refused[0]

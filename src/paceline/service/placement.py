@@ -82,11 +82,11 @@ class DurationPredictor:
 
 def cases_of(job: Job) -> list[Case]:
     """What the job will probably expand to where it runs; empty if that cannot be known here."""
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
 
     try:
         suite = Suite.read(job.suite, "the job", origin="network")
-        return only(expand(suite, registry().get, job.needs.here(), job.overrides), job.only, suite.name)
+        return only(expand(suite, BENCHMARKS.registry().get, job.needs.here(), job.overrides), job.only, suite.name)
     except PacelineError:
         return []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks import find, registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.record import Cause, CauseKind, Outcome
 from support.records import case, record
 
@@ -20,7 +20,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(registry().entries))
+@pytest.mark.parametrize("name", sorted(BENCHMARKS.registry().entries))
 def test_each_benchmark_says_which_metric_leads_even_of_a_case_that_failed(name: str) -> None:
     cause = Cause(kind=CauseKind.ERROR, message="it raised")
     where = case(0, name, name, **REQUIRED.get(name, {}))
@@ -28,16 +28,16 @@ def test_each_benchmark_says_which_metric_leads_even_of_a_case_that_failed(name:
     assert made.is_described
     assert "not_described_because" not in made.facts
     # What leads of a served model depends on what was measured.
-    assert made.primary == ("" if name == "serve" else find(name).primary)
+    assert made.primary == ("" if name == "serve" else BENCHMARKS.get(name).primary)
 
 
 def test_one_is_found_where_its_name_says() -> None:
-    for name, benchmark in registry().entries.items():
-        assert find(name) is benchmark
+    for name, benchmark in BENCHMARKS.registry().entries.items():
+        assert BENCHMARKS.get(name) is benchmark
 
 
 @pytest.mark.parametrize("name", ["gemm", "train"])
 def test_looking_for_one_does_not_import_all(name: str) -> None:
-    code = f"import sys; from paceline.benchmarks import find; find({name!r}); print(*sys.modules)"
+    code = f"import sys; from paceline.core.benchmark import BENCHMARKS; BENCHMARKS.get({name!r}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"paceline.benchmarks.storage.disk", "torch"} & set(done.stdout.split())

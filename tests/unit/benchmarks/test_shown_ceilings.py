@@ -161,3 +161,8 @@ def test_launches_links_and_disks() -> None:
         ("cpu", "storage", "disk read"): 3e9,
     }
     assert ceilings["cpu", "storage", "disk read"].device_name == "EPYC 9654"
+
+
+def test_a_link_to_another_host_is_not_called_loopback() -> None:
+    tcp = record(case(0, "tcp", "", target="cpu", peer="node2:18500"), [rate("bandwidth", 1e9)])
+    assert list(found(tcp)) == [("cpu", "link", "tcp to node2:18500")]

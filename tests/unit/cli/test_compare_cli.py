@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paceline.benchmarks import find
 from paceline.cli._ab import PairedRuns, read_pairs
 from paceline.cli.compare import command
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.suite import Here, Suite, expand
@@ -175,7 +175,7 @@ def test_the_same_on_both_sides_is_refused() -> None:
 def test_what_a_side_sets_wrongly_is_refused_as_part_of_ab() -> None:
     turns = PairedRuns(({"sise": 256}, {"size": 512}), 2)
     with refused("unknown-key", key="sise", suggestion="size", where="--ab sise"):
-        turns.cases(lambda side: expand(Suite.of_benchmark("gemm"), find, Here(), side))
+        turns.cases(lambda side: expand(Suite.of_benchmark("gemm"), BENCHMARKS.get, Here(), side))
 
 
 def test_a_file_that_was_cut_off_is_said_to_be_ours(store: str, tmp_path: Path) -> None:

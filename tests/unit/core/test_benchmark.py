@@ -123,6 +123,21 @@ def test_several_ranks_have_a_device_each(target: str, world: int, local: int, w
     assert Context(case, world_size=world, local_rank=local).target == where
 
 
+def test_parameters_are_those_of_the_base_unless_others_are_named() -> None:
+    class Usual(Benchmark[MeasuringParameters]):
+        metrics = ()
+        primary = "none"
+
+    class Other(Usual):
+        Parameters = Parameters
+
+    class Further(Other):
+        pass
+
+    assert Usual.Parameters is MeasuringParameters
+    assert Other.Parameters is Further.Parameters is Parameters
+
+
 def test_a_process_alone_is_the_first_of_one() -> None:
     context = Context(Case(index=0, benchmark="b", title="", parameters={}))
     assert (context.rank, context.world_size, context.local_rank) == (0, 1, 0)

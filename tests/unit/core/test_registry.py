@@ -200,9 +200,9 @@ class Mine(Benchmark[Parameters]):
 
 ASK = """
 import json
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.registry import providers
-found = registry()
+found = BENCHMARKS.registry()
 print(json.dumps([providers(), list(found.entries), [[b.module, b.reason] for b in found.broken]]))
 """
 

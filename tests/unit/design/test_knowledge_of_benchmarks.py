@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 
 SRC = Path(paceline.__file__).parent
 ROOMS = ("analysis", "report", "service", "web")
@@ -47,7 +47,7 @@ def looks_into(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SRC)))
 def test_no_benchmark_is_known_by_name(path: Path) -> None:
-    names = set(registry().entries)
+    names = set(BENCHMARKS.registry().entries)
     tree = ast.parse(path.read_text(encoding="utf-8"))
     said = [
         (node.lineno, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in names

@@ -16,13 +16,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from paceline.benchmarks import registry
 from paceline.benchmarks._micro import session
 from paceline.benchmarks.compute._function_lists import MOST_TRACED, read_list
 from paceline.benchmarks.compute.blas_functions import GemmFunction
 from paceline.benchmarks.compute.dnn_functions import ConvolutionFunction
 from paceline.cli import run
 from paceline.cli.main import Verbs, paceline
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import is_micro
 from paceline.core.record import CauseKind, Outcome, Record
 from paceline.core.suite import Here, Suite, expand
@@ -151,7 +151,7 @@ def test_suites_in_the_texts_expand(page: Path) -> None:
     for block in markdown.blocks(page, "yaml"):
         suite = Suite.read(yaml.safe_load(block.text), str(page))
         for gpus in (0, 2):
-            assert expand(suite, registry().get, Here(devices={"cuda": gpus}))
+            assert expand(suite, BENCHMARKS.registry().get, Here(devices={"cuda": gpus}))
 
 
 @pytest.mark.parametrize("page", markdown.pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -202,7 +202,9 @@ def test_every_warning_has_a_letter_of_its_own_on_the_hardware_pages(monkeypatch
 
 def test_every_micro_benchmark_is_explained() -> None:
     explained = set(re.findall(r"^### (\S+)$", MICRO_GUIDE.read_text(encoding="utf-8"), re.MULTILINE))
-    assert explained == {name for name, benchmark in registry().entries.items() if is_micro(benchmark.category)}
+    assert explained == {
+        name for name, benchmark in BENCHMARKS.registry().entries.items() if is_micro(benchmark.category)
+    }
 
 
 def test_the_lists_of_functions_in_the_guide_are_read(tmp_path: Path) -> None:
@@ -219,7 +221,9 @@ def test_the_lists_of_functions_in_the_guide_are_read(tmp_path: Path) -> None:
 
 def test_every_benchmark_that_superbench_has_is_in_the_table_of_its_names() -> None:
     text = MICRO_GUIDE.read_text(encoding="utf-8")
-    sources = {name: inspect.getsource(sys.modules[one.__module__]) for name, one in registry().entries.items()}
+    sources = {
+        name: inspect.getsource(sys.modules[one.__module__]) for name, one in BENCHMARKS.registry().entries.items()
+    }
     named = {name for name, source in sources.items() if "_superbench.alias(" in source}
     assert len(named) > 10
     assert not {name for name in named if f"| `{name}`" not in text}

@@ -137,7 +137,7 @@ def test_a_forked_case_sends_its_result_and_its_end_is_reported(
 
     seen: list[tuple[list[str], bool]] = []
     served(monkeypatch, play, fork_server.main)
-    assert seen == [(["started", "progress", "kept", "result"], True)] * 2
+    assert seen == [(["started", "progress", "progress", "kept", "result"], True)] * 2
     assert (tmp_path / "case0").exists(), "the folder of a case that has ended is the runner's"
 
 
@@ -212,7 +212,7 @@ def as_the_child(monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]) -> tup
 
 def test_the_forked_side_runs_the_case_and_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, messages, is_closed = as_the_child(monkeypatch, order(tmp_path / "case"))
-    assert (code, messages) == (0, ["started", "progress", "kept", "result"])
+    assert (code, messages) == (0, ["started", "progress", "progress", "kept", "result"])
     assert is_closed, "orders are the server's alone"
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL

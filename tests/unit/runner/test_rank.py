@@ -59,8 +59,9 @@ def _case(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_everything_is_sent_as_it_comes(tmp_path: Path) -> None:
     before = time.monotonic()
-    started, progress, measured, result = Said(tmp_path, probing_case()).messages
+    started, preparing, progress, measured, result = Said(tmp_path, probing_case()).messages
     assert before <= started["started"] <= time.monotonic()
+    assert preparing["progress"]["phase"] == "preparing"
     report = {"phase": "measuring", "metric": "step_time", "unit": "s", "samples": [0.25], "work": None}
     assert progress == {"progress": report | {"rate_unit": ""}}
     assert measured["kept"] == result["result"]

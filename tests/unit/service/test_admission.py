@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.network import FromNetwork, is_closed, never_taken, rule_of
@@ -28,9 +28,9 @@ SERVE = {"model": "resnet18", "scale": "tiny", "load": {"arrival": "poisson", "r
 
 def _refusals(benchmark: str, **parameters: Any) -> list[InputError]:
     """Those of a case as it reaches a follower, whatever its benchmark says of it."""
-    read = registry().get(benchmark).Parameters.model_validate(parameters)
+    read = BENCHMARKS.registry().get(benchmark).Parameters.model_validate(parameters)
     case = Case(index=0, benchmark=benchmark, parameters=read.model_dump(mode="json"), title="", origin="network")
-    return admission.refusals([case], registry().get)
+    return admission.refusals([case], BENCHMARKS.registry().get)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def _is_model(annotation: Any) -> bool:
 
 def test_every_text_of_every_benchmark_is_judged() -> None:
     """A new parameter that takes a text comes up here: it is refused until its field says what it takes."""
-    known = [field for name, one in registry().entries.items() for field in _fields(one.Parameters, name)]
+    known = [field for name, one in BENCHMARKS.registry().entries.items() for field in _fields(one.Parameters, name)]
     known += [field for one in servers().entries.values() for field in _fields(one.Settings, "serve.server")]
     texts = {path: field for path, field in known if not is_closed(field.annotation)}
     paths = {path for path, field in texts.items() if "Path" in str(field.annotation)}
@@ -188,10 +188,10 @@ def test_a_new_parameter_is_refused_unless_its_type_or_its_mark_says_otherwise(
 
 def test_ranks_and_times_have_bounds() -> None:
     suite = Suite.read({"name": "x", "cases": [{"benchmark": "gemm", "timeout": "30h"}]}, "x", origin="network")
-    cases = expand(suite, registry().get, Here())
-    assert [one.key for one in admission.refusals(cases, registry().get)] == ["timeout"]
+    cases = expand(suite, BENCHMARKS.registry().get, Here())
+    assert [one.key for one in admission.refusals(cases, BENCHMARKS.registry().get)] == ["timeout"]
     many = [cases[0].model_copy(update={"ranks": 10_000, "timeout": 1.0})]
-    assert [one.key for one in admission.refusals(many, registry().get)] == ["ranks"]
+    assert [one.key for one in admission.refusals(many, BENCHMARKS.registry().get)] == ["ranks"]
     with refused("not-from-network", case=1, key="timeout", value=108_000.0, where="case 1 (gemm)"):
         admission.refuse(cases)
 
@@ -199,7 +199,7 @@ def test_ranks_and_times_have_bounds() -> None:
 def test_a_refusal_says_how_many_more_there_are() -> None:
     suite = Suite.read({"name": "x", "cases": [{"benchmark": "gemm", "timeout": "30h"}] * 3}, "x", origin="network")
     with pytest.raises(InputError, match=r"^case 1 \(gemm\): not taken from the network: 'timeout' .*; and 2 more$"):
-        admission.refuse(expand(suite, registry().get, Here()))
+        admission.refuse(expand(suite, BENCHMARKS.registry().get, Here()))
 
 
 @pytest.mark.parametrize(

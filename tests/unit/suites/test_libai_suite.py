@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.analysis.published.libai import libai_rows
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.layout import Layout
 from paceline.core.suite import Here, expand
@@ -24,7 +24,7 @@ ONE_GPU = {
 
 
 def cases(here: Here) -> list[Case]:
-    return expand(load_suite("libai"), registry().get, here)
+    return expand(load_suite("libai"), BENCHMARKS.registry().get, here)
 
 
 def words(here: Here) -> set[str]:

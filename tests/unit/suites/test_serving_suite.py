@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks import registry
 from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.suite import Here, expand
 from paceline.runner.suite_file import load_suite
@@ -16,7 +16,7 @@ START = 8.0  # seconds to start a server and to make the requests, generously
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    return expand(load_suite("serving-quick"), registry().get, Here())
+    return expand(load_suite("serving-quick"), BENCHMARKS.registry().get, Here())
 
 
 def parameters(case: Case) -> ServeParameters:

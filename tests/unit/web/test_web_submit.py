@@ -69,15 +69,15 @@ def test_parts_of_a_parameter_become_one(shared: Any) -> None:
 
 
 def parameters_of(name: str) -> Any:
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
 
-    return registry().get(name).Parameters
+    return BENCHMARKS.registry().get(name).Parameters
 
 
 def test_every_benchmark_has_a_form() -> None:
-    from paceline.benchmarks import registry
+    from paceline.core.benchmark import BENCHMARKS
 
-    for benchmark in registry().entries.values():
+    for benchmark in BENCHMARKS.registry().entries.values():
         names = {entry.name for group in forms.groups_of(benchmark.Parameters) for entry in group.entries}
         assert {name.partition(".")[0] for name in names} >= set(benchmark.Parameters.model_fields)
 

@@ -97,10 +97,10 @@ class MicroSession:
         one caller sees it) instead of keeping the device busy.
         """
         calls = 1 if each else self._calls_per_sample(call)
-        block = _repeated(call, calls)
+        block = repeated(call, calls)
         how = ""
         if graph and self.device.kind.supports_graphs:
-            seconds = min(seconds_of(block, self.device) for _ in range(2))
+            seconds = min(self.device.seconds_of(block) for _ in range(2))
             if seconds / calls < GRAPH_BELOW:
                 calls, block = self._graph(call, min(GRAPH_CALLS, calls))
                 how = f", replayed as a {self.device.kind.graph_name}"
@@ -195,7 +195,7 @@ class MicroSession:
         return repeats_for(
             _sample_seconds(self.device),
             MOST_CALLS,
-            lambda calls: seconds_of(_repeated(call, calls), self.device),
+            lambda calls: self.device.seconds_of(repeated(call, calls)),
             self.ranks.agree,
         )
 
@@ -205,10 +205,10 @@ class MicroSession:
         As many as Python issues in the time of a sample may be over much sooner in a graph, so that the gap between
         two replays would count: then it takes more.
         """
-        replay = self.device.capture(_repeated(call, calls))
-        took = min(seconds_of(replay, self.device) for _ in range(2))
+        replay = self.device.capture(repeated(call, calls))
+        took = min(self.device.seconds_of(replay) for _ in range(2))
         more = min(GRAPH_CALLS, math.ceil(calls * _sample_seconds(self.device) / took))
-        return (more, self.device.capture(_repeated(call, more))) if more > calls else (calls, replay)
+        return (more, self.device.capture(repeated(call, more))) if more > calls else (calls, replay)
 
 
 def headline(points: Sequence[Measurement]) -> Measurement:
@@ -234,7 +234,8 @@ def repeats_for(
     return count
 
 
-def _repeated(call: Call, times: int) -> Call:
+def repeated(call: Call, times: int) -> Call:
+    """So many calls as one."""
     if times == 1:
         return call
 
@@ -243,15 +244,6 @@ def _repeated(call: Call, times: int) -> Call:
             call()
 
     return block
-
-
-def seconds_of(block: Call, device: Device) -> float:
-    """How long the device takes for a block by itself."""
-    device.synchronize()
-    begun = device.clock()
-    block()
-    device.synchronize()
-    return device.clock() - begun
 
 
 def _sample_seconds(device: Device) -> float:

@@ -125,13 +125,11 @@ class ModelBenchmark(Benchmark[P]):
             is_model=True,
             values=_figures(record, cls.action) if record.outcome is Outcome.OK else {},
         )
-        return description.model_copy(
-            update={
-                "trace": trace,
-                "counts_work": record.measurement(FLOP_RATE.name) is not None,
-                "work": counted(training_work if cls.action == "train" else inference_work, record),
-                "aliases": {SUPERBENCH: alias},
-            }
+        return Description(
+            trace=trace,
+            counts_work=record.measurement(FLOP_RATE.name) is not None,
+            work=counted(training_work if cls.action == "train" else inference_work, record),
+            aliases={SUPERBENCH: alias},
         )
 
     @classmethod

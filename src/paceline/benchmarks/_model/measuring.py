@@ -184,15 +184,6 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
 MIN_ENERGY_SECONDS = 2.0
 
 
-def time_once(session: StepSession[Any], step: Callable[[], object]) -> float:
-    """Seconds that one step takes: the very first one pays for everything lazy."""
-    session.device.synchronize()
-    begun = monotonic()
-    step()
-    session.device.synchronize()
-    return monotonic() - begun
-
-
 def measure_steps(
     session: StepSession[Any],
     step: Callable[[], object],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks._model.benchmark import Action, P
-from paceline.benchmarks._model.measuring import StepSession, StepWork, time_once
+from paceline.benchmarks._model.measuring import StepSession, StepWork
 from paceline.benchmarks.ranks import Ranks, emulated
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.devices import Device
@@ -110,7 +110,7 @@ class ModelSession(StepSession[P]):
 
     def time_first(self, step: Callable[[], object]) -> float | None:
         """Seconds that the very first step takes; None if something ran before it: another model, or other batches."""
-        seconds = time_once(self, step)
+        seconds = self.device.seconds_of(step)
         return None if self.parameters.deterministic or self.parameters.batch_size == "auto" else seconds
 
     def _flops_per_sample(self, training: bool) -> float:

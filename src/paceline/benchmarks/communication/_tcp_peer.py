@@ -7,7 +7,6 @@ It stores nothing that it receives, and answers only those who speak its protoco
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import struct
 import sys
@@ -71,18 +70,11 @@ def _answer(connection: socket.socket) -> None:
             connection.sendall(announced)
 
 
-def _end_with_parent() -> None:
-    """The process that started this holds the other end of its input, which closes however that process ends."""
-    sys.stdin.buffer.read()
-    os._exit(0)
-
-
 def main() -> None:
     """Listen, say on which port, and serve."""
     parser = argparse.ArgumentParser(description="The other end of Paceline's tcp benchmark.")
     parser.add_argument("--bind", default="127.0.0.1", help="address to listen on (default: this host alone)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes a free one")
-    parser.add_argument("--until-input-ends", action="store_true", help="end when the standard input is closed")
     chosen = parser.parse_args()
     try:
         family = socket.getaddrinfo(chosen.bind, chosen.port, type=socket.SOCK_STREAM)[0][0]
@@ -91,8 +83,6 @@ def main() -> None:
         parser.exit(2, f"cannot listen on {chosen.bind}, port {chosen.port}: {error.strerror or error}\n")
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    if chosen.until_input_ends:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(KeyboardInterrupt):
         serve(listener)
 

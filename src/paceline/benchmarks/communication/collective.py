@@ -22,7 +22,7 @@ from paceline.benchmarks.communication._exchange import (
     Transfer,
 )
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
@@ -79,7 +79,6 @@ class Collective(TorchBenchmark[CollectiveParameters]):
     name = "collective"
     summary = "collective operation between ranks (nccl, gloo, mpi): bus bandwidth by size, results checked"
     category = "communication"
-    Parameters = CollectiveParameters
     metrics = (BUS_BANDWIDTH, ALGORITHM_BANDWIDTH, TIME)
     distributed = True
     without_torch = ("backend", "mpi")
@@ -123,8 +122,7 @@ class Collective(TorchBenchmark[CollectiveParameters]):
         }
         values = _superbench.means_at(record, keys, "size")
         aliases = _superbench.alias(record, f"{key_word(backend)}-bw", values, part=operation)
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": tuple(shown), "aliases": aliases})
+        return Description(ceilings=tuple(shown), aliases=aliases)
 
     def measure(self, parameters: CollectiveParameters, context: Context) -> Result:
         if context.world_size == 1:
@@ -145,7 +143,6 @@ class Collective(TorchBenchmark[CollectiveParameters]):
                 f"{other[parameters.backend]}"
             )
         transfer = parameters.transfer("torch")
-        context.report(Progress(phase="preparing"))
         with join(context, device.kind, backend) as ranks, MicroSession(parameters, context, device, ranks) as session:
             factor = transfer.operation.factor(ranks.world_size)
             times = []

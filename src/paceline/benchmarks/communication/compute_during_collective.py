@@ -13,10 +13,10 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
-from paceline.benchmarks._micro.session import MicroSession, headline
+from paceline.benchmarks._micro.session import MicroSession, headline, repeated
 from paceline.benchmarks.communication._exchange import OPERATIONS, OperationName, TorchExchange, Transfer
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.environment import Environment
 from paceline.core.errors import Unsupported
 from paceline.core.metric import Better, Merge, Metric
@@ -137,7 +137,6 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
     name = "compute-during-collective"
     summary = "elementwise multiply and matmul while a collective runs: slow-down of each, overlap"
     category = "communication"
-    Parameters = ComputeDuringCollectiveParameters
     metrics = (OVERLAP, *SLOWDOWN.values(), *ALONE.values(), *TOGETHER.values(), WHOLE_TIME)
     distributed = True
 
@@ -151,14 +150,13 @@ class ComputeDuringCollective(TorchBenchmark[ComputeDuringCollectiveParameters])
         }
         group = "pytorch-computation-communication-overlap"
         aliases = _superbench.alias(record, group, _superbench.means(record, keys), gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def measure(self, parameters: ComputeDuringCollectiveParameters, context: Context) -> Result:
         if context.world_size == 1:
             remedy = "--ranks 2 or more" if context.target == "cpu" else "--target 'cuda:*' with several GPUs"
             raise Unsupported(f"a collective takes several ranks, but there is one: use {remedy}")
         device = open_device(context.target)
-        context.report(Progress(phase="preparing"))
         with join(context, device.kind) as ranks, MicroSession(parameters, context, device, ranks) as session:
             trial = Trial(parameters, session)
             measurements = trial.measure()
@@ -228,12 +226,7 @@ class Trial:
         """The computation so often that it takes about as long; the same number on every rank."""
         tries = [self._run(once, None).computed for _ in range(TRIALS + 1)]
         repeats = self.repeats[name] = self._ranks.smallest(max(1, round(seconds / median(tries[1:]))))
-
-        def compute() -> None:
-            for _ in range(repeats):
-                once()
-
-        return compute
+        return repeated(once, repeats)
 
     def _alone(self, name: str, compute: Computation | None) -> Measurement:
         def step() -> list[float]:

@@ -12,7 +12,7 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.metric import Merge
@@ -54,7 +54,6 @@ class P2p(TorchBenchmark[P2pParameters]):
     name = "p2p"
     summary = "copies between all pairs of GPUs: bandwidth matrix one way and both ways, latency, data checked"
     category = "communication"
-    Parameters = P2pParameters
     metrics = (MINIMUM, AVERAGE, MAXIMUM, BANDWIDTH, TIME, BOTH_WAYS_BANDWIDTH, BOTH_WAYS_TIME, LATENCY)
 
     @classmethod
@@ -63,8 +62,7 @@ class P2p(TorchBenchmark[P2pParameters]):
         keys = {"gpu{from}_to_gpu{to}_write_by_dma_bw": ("bandwidth", _superbench.GIGA)}
         ceilings = tuple(ShownCeiling(kind="link", name=name, metric=key) for key, name in shown.items())
         aliases = _superbench.alias(record, "gpu-copy-bw", _superbench.means_at(record, keys, "from", "to"))
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
+        return Description(ceilings=ceilings, aliases=aliases)
 
     def measure(self, parameters: P2pParameters, context: Context) -> Result:
         kind, gpus = kind_of(context.target), counts()
@@ -80,7 +78,6 @@ class P2p(TorchBenchmark[P2pParameters]):
                 f"copies between GPUs take two of them, but torch sees {count} here: run it on a machine with several "
                 f"GPUs{show}"
             )
-        context.report(Progress(phase="preparing"))
         measurements: list[Measurement] = []
         devices = [kind.open(index) for index in range(count)]
         with MicroSession(parameters, context, devices[0]) as session:

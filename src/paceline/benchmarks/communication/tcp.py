@@ -29,6 +29,7 @@ from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, jo
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
 from paceline.benchmarks.communication._tcp_peer import BUFFER, COUNT, ECHO, GREETING, MAGIC, SWALLOW, receive_exactly
+from paceline.core import die_with_parent
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -138,7 +139,6 @@ class Tcp(Benchmark[TcpParameters]):
     name = "tcp"
     summary = "TCP: success and time of connecting, round trip of small messages, bandwidth of one and several streams"
     category = "communication"
-    Parameters = TcpParameters
     metrics = (BANDWIDTH, ROUND_TRIP_TIME, CONNECT_TIME, SUCCESS_RATE, TRANSFER_TIME)
 
     @classmethod
@@ -155,15 +155,14 @@ class Tcp(Benchmark[TcpParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: TcpParameters, environment: Environment) -> Description:
         shown: dict[str, CeilingKind] = {"bandwidth": "link", "round_trip_time": "latency"}
-        ceilings = tuple(ShownCeiling(kind=kind, name="tcp loopback", metric=key) for key, kind in shown.items())
+        name = f"tcp to {parameters.peer}" if parameters.peer else "tcp loopback"
+        ceilings = tuple(ShownCeiling(kind=kind, name=name, metric=key) for key, kind in shown.items())
         aliases = _superbench.alias(record, "tcp-connectivity", _superbench_values(record))
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": ceilings, "aliases": aliases})
+        return Description(ceilings=ceilings, aliases=aliases)
 
     def measure(self, parameters: TcpParameters, context: Context) -> Result:
         if parameters.engine == "iperf3":
             _iperf3.find()
-        context.report(Progress(phase="preparing"))
         with ExitStack() as stack:
             targets = {text: Address.read(text) for text in parameters.hosts}
             peer: Address | None = None
@@ -399,13 +398,8 @@ def swallowing(address: Address, streams: int, timeout: float) -> Iterator[Calla
 @contextmanager
 def local_peer() -> Iterator[Address]:
     """A peer of our own on the loopback device; it ends with this process, however that ends."""
-    command = [sys.executable, "-P", "-m", "paceline.benchmarks.communication._tcp_peer"]
-    with subprocess.Popen(
-        [*command, "--bind", "127.0.0.1", "--port", "0", "--until-input-ends"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as peer:
+    command = [sys.executable, die_with_parent.__file__, "-P", "-m", _tcp_peer.__name__, "--port", "0"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as peer:
         try:
             assert peer.stdout is not None
             port = peer.stdout.readline().strip()

@@ -20,7 +20,7 @@ from paceline.benchmarks._micro import formats
 from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.errors import InputError, Unsupported, located
 from paceline.core.parameters import refusal
@@ -152,7 +152,6 @@ class FunctionListBenchmark(Benchmark[P]):
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
-        context.report(Progress(phase="preparing"))
         functions, source = self._list(parameters, device, context)
         chosen = largest(functions, parameters.most or (None if parameters.file else MOST_TRACED))
         measurements: list[Measurement] = []

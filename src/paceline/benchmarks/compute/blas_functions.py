@@ -59,7 +59,6 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
 
     name = "blas-functions"
     summary = "the matrix products of models, or of your own list: time and FLOP/s of each and of all"
-    Parameters = BlasFunctionsParameters
     kind = GemmFunction
     what = "matrix products"
     how = {
@@ -79,7 +78,7 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
             for point in _superbench.points(record, "time", ("function",))
         }
         aliases = _superbench.alias(record, "cublas-function", values, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> GemmFunction | None:
         first = FACTORS.get(operator)

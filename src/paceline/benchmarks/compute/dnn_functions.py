@@ -101,7 +101,6 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
 
     name = "dnn-functions"
     summary = "the convolutions of models, or of your own list, forward and backward: time and FLOP/s"
-    Parameters = DnnFunctionsParameters
     kind = ConvolutionFunction
     what = "convolutions"
     how = {
@@ -119,7 +118,7 @@ class DnnFunctions(FunctionListBenchmark[DnnFunctionsParameters]):
             name = f"name_cudnnconvolution{way}_{key_word(point.at['function'])}_time"
             values[name] = point.summary.mean / _superbench.US
         aliases = _superbench.alias(record, "cudnn-function", values, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def recognise(self, operator: str, arguments: Sequence[Any]) -> ConvolutionFunction | None:
         if operator != "convolution":

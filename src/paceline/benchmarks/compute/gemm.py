@@ -15,7 +15,7 @@ from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, p
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.ranks import emulated
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
@@ -24,7 +24,6 @@ from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
 from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ShownCeiling, Work
 from paceline.devices import Device, open_device
-from paceline.devices.timeline import monotonic
 from paceline.measure.memory import peak_flops
 from paceline.models.base import set_fp32_mode
 
@@ -102,7 +101,6 @@ class Gemm(TorchBenchmark[GemmParameters]):
     name = "gemm"
     summary = "matrix product in one number format: FLOP/s, percent of peak, result checked"
     category = "compute"
-    Parameters = GemmParameters
     metrics = (COMPUTE_RATE, PEAK_SHARE, TIME)
 
     @classmethod
@@ -134,17 +132,15 @@ class Gemm(TorchBenchmark[GemmParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: GemmParameters, environment: Environment) -> Description:
         units = f"{parameters.precision}{' plain units' if parameters.tensor_cores == 'off' else ''}"
-        update = {
-            "work": product_work(record, parameters.precision, units),
-            "ceilings": (ShownCeiling(kind="compute", name=units, metric=COMPUTE_RATE.name),),
-            "aliases": _superbench_names(record, parameters),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        return Description(
+            work=product_work(record, parameters.precision, units),
+            ceilings=(ShownCeiling(kind="compute", name=units, metric=COMPUTE_RATE.name),),
+            aliases=_superbench_names(record, parameters),
+        )
 
     def measure(self, parameters: GemmParameters, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
-        context.report(Progress(phase="preparing"))
         product = Product(parameters, device)
         m, n, k = product.shape
         product.check()
@@ -300,9 +296,7 @@ def _default_size(parameters: GemmParameters, device: Device) -> int:
         return CPU_SIZE
     trial = Product(parameters.model_copy(update={"size": SLOW_SIZE}), device)
     trial.call()
-    begun = monotonic()
-    trial.call()
-    return SLOW_SIZE if monotonic() - begun > SLOW_SECONDS else CPU_SIZE
+    return SLOW_SIZE if device.seconds_of(trial.call) > SLOW_SECONDS else CPU_SIZE
 
 
 def wipe(result: Tensor) -> None:

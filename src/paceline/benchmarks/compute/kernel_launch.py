@@ -17,7 +17,7 @@ from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, Unsupported
 from paceline.core.metric import Metric
@@ -56,7 +56,6 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
     name = "kernel-launch"
     summary = "time per launch of an empty kernel: by events, by the clock, to issue, alone"
     category = "compute"
-    Parameters = KernelLaunchParameters
     metrics = (WALL_TIME, EVENT_TIME, ISSUE_TIME, SINGLE_LATENCY, LOOP_COST)
 
     @classmethod
@@ -71,11 +70,10 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
             "event_time": "kernel after kernel",
             "single_launch_latency": "one kernel, awaited",
         }
-        update = {
-            "ceilings": tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
-            "aliases": _superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        return Description(
+            ceilings=tuple(ShownCeiling(kind="launch", name=name, metric=key) for key, name in shown.items()),
+            aliases=_superbench.alias(record, "kernel-launch", _superbench.means(record, keys)),
+        )
 
     def measure(self, parameters: KernelLaunchParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -83,7 +81,6 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
             is_gpu = device.kind.is_accelerator
             why = "launches go through CUDA's driver" if is_gpu else "a CPU has no kernels to launch"
             raise Unsupported(f"kernel-launch needs an NVIDIA GPU: {why}; use --target cuda:0")
-        context.report(Progress(phase="preparing"))
         device.synchronize()  # the framework has opened the device's context, which the launches share
         launcher, empty_loop = Launcher(device.torch().index or 0, device.empty_kernel(KERNEL)), EmptyLoop()
         many = parameters.launches

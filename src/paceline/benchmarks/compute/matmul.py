@@ -19,7 +19,7 @@ from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, p
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import GemmParameters, Product, product_work
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.environment import Environment
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description, MatmulPrecision
@@ -68,7 +68,6 @@ class Matmul(TorchBenchmark[MatmulParameters]):
     name = "matmul"
     summary = "one matrix product as the framework calls it: time, latency, FLOP/s, percent of peak"
     category = "compute"
-    Parameters = MatmulParameters
     metrics = (TIME, COMPUTE_RATE, PEAK_SHARE, LATENCY)
 
     @classmethod
@@ -80,16 +79,14 @@ class Matmul(TorchBenchmark[MatmulParameters]):
         # There, every call is waited for.
         metric = "latency" if record.measurement("latency") else "time"
         values = _superbench.means(record, {"nosharding_time": (metric, _superbench.MS)})
-        update = {
-            "work": product_work(record, parameters.precision, parameters.precision),
-            "aliases": _superbench.alias(record, "pytorch-matmul", values, gpu=True),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        return Description(
+            work=product_work(record, parameters.precision, parameters.precision),
+            aliases=_superbench.alias(record, "pytorch-matmul", values, gpu=True),
+        )
 
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
-        context.report(Progress(phase="preparing"))
         operator = Operator(parameters, device)
         m, n, k = operator.shape
         operator.check()

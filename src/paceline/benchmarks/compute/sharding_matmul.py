@@ -19,7 +19,7 @@ from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
 from paceline.benchmarks.compute.matmul import MatmulParameters, Shape
 from paceline.benchmarks.ranks import Ranks, join
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
@@ -50,7 +50,6 @@ class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
     name = "sharding-matmul"
     summary = "one matrix product divided over ranks: time, FLOP/s of all, and its parts alone"
     category = "compute"
-    Parameters = ShardingMatmulParameters
     metrics = (TIME, COMPUTE_RATE, MULTIPLY_TIME, COMMUNICATE_TIME)
     distributed = True
 
@@ -75,7 +74,7 @@ class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
         key = f"{_superbench.joined(parameters.mode)}_time"
         values = _superbench.means(record, {key: ("time", _superbench.MS)})
         aliases = _superbench.alias(record, "pytorch-sharding-matmul", values, part=key, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def measure(self, parameters: ShardingMatmulParameters, context: Context) -> Result:
         if context.world_size == 1:
@@ -83,7 +82,6 @@ class ShardingMatmul(TorchBenchmark[ShardingMatmulParameters]):
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
         with join(context, device.kind) as ranks:
-            context.report(Progress(phase="preparing"))
             product = ShardedProduct(parameters, device, ranks)
             product.check()
             m, n, k = product.shape

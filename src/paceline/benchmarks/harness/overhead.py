@@ -9,7 +9,6 @@ from pydantic import Field
 
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import TorchBenchmark
-from paceline.benchmarks._micro.session import seconds_of
 from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters, Parameters
@@ -46,7 +45,6 @@ class Overhead(TorchBenchmark[OverheadParameters]):
     name = "overhead"
     category = "harness"
     summary = "what the harness adds to a step, against a bare loop of the same work"
-    Parameters = OverheadParameters
     metrics = (RATIO, PER_STEP, BARE)
 
     @classmethod
@@ -123,7 +121,7 @@ def _calibrated_work(device: Device, seconds: float) -> Callable[[], object]:
     size = 1 << 12
     work = make(size)
     for _ in range(8):
-        took = min(seconds_of(work, device) for _ in range(5))
+        took = min(device.seconds_of(work) for _ in range(5))
         if abs(took / seconds - 1.0) < 0.05:
             break
         size = max(64, int(size * min(16.0, seconds / took)))

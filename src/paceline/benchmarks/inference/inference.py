@@ -41,7 +41,6 @@ class Inference(ModelBenchmark[InferenceParameters]):
     action = "inference"
     category = "inference"
     summary = "run a model forward on synthetic data: step-time percentiles, throughput, memory, MFU, energy"
-    Parameters = InferenceParameters
     metrics = COMMON
 
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
@@ -50,7 +49,6 @@ class Inference(ModelBenchmark[InferenceParameters]):
         spec = find_model(parameters.model, allow_import=context.case.origin == "local")
         device = open_device(context.target)
         with join(context, device.kind) as ranks, torch.inference_mode():
-            context.report(Progress(phase="preparing"))
             size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device))
             with caught_warnings(parameters.deterministic) as caught:
                 reference = None

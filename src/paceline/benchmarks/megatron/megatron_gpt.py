@@ -232,7 +232,6 @@ class MegatronGpt(Benchmark[MegatronParameters]):
     name = "megatron-gpt"
     category = "training"
     summary = "pretrain GPT by a checkout of Megatron-LM or Megatron-DeepSpeed: step time, throughput, FLOPS, memory"
-    Parameters = MegatronParameters
     metrics = (THROUGHPUT, STEP_TIME, TOKEN_THROUGHPUT, FLOPS_PER_GPU, ALLOCATED, PEAK_ALLOCATED, LOSS)
     primary = "throughput"
 
@@ -286,7 +285,7 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             if ranks:
                 values[key] = sum(ranks) / len(ranks) / _superbench.GIBI
         aliases = _superbench.alias(record, "megatron-gpt", values, part=start, gpu=True)
-        return super().describe(record, parameters, environment).model_copy(update={"aliases": aliases})
+        return Description(aliases=aliases)
 
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
         script = script_of(parameters.code_base, context.case)

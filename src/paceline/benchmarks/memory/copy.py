@@ -17,7 +17,7 @@ from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headlin
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.benchmarks.ranks import join
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -78,7 +78,6 @@ class Copy(TorchBenchmark[CopyParameters]):
     name = "copy"
     summary = "copy bandwidth h2d, d2h, d2d or within the host, by size, pinned or pageable, data checked"
     category = "memory"
-    Parameters = CopyParameters
     metrics = (BANDWIDTH, PEAK_SHARE, TIME)
     distributed = True
     without_torch = ("direction", "h2h")
@@ -104,15 +103,13 @@ class Copy(TorchBenchmark[CopyParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
         way, memory = record.facts.get("direction"), record.facts.get("host_memory")
-        update: dict[str, Any] = {"aliases": _superbench_names(record, parameters)}
+        ceilings: tuple[ShownCeiling, ...] = ()
         if way in _CEILINGS:
             name = f"{_CEILINGS[way]}, {memory}" if memory else _CEILINGS[way]
-            ceiling = ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name)
-            update["ceilings"] = (ceiling,)
-        return super().describe(record, parameters, environment).model_copy(update=update)
+            ceilings = (ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name),)
+        return Description(ceilings=ceilings, aliases=_superbench_names(record, parameters))
 
     def measure(self, parameters: CopyParameters, context: Context) -> Result:
-        context.report(Progress(phase="preparing"))
         device = open_device(context.target)
         way = find_way(parameters, device)
         sizes = parameters.sizes or default_sizes(device)

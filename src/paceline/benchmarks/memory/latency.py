@@ -14,7 +14,7 @@ from paceline.benchmarks._micro.parameters import MicroParameters, join_words, s
 from paceline.benchmarks._micro.session import MicroSession, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Benchmark, Context
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.quantity import Duration, show_size
@@ -53,7 +53,6 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     name = "memory-latency"
     summary = "time of one dependent load from host memory, by size of the data: every cache level and main memory"
     category = "memory"
-    Parameters = MemoryLatencyParameters
     metrics = (LATENCY,)
 
     @classmethod
@@ -65,19 +64,15 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         caches = host.levels(environment, cores=1)
         whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
         shown = tuple(host.shown_ceilings(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
-        node = record.facts.get("numa_node")
-        key = f"mem_bandwidth_matrix_numa_{node}_{node}_lat" if isinstance(node, int) else "mem_latency_lat"
         figure = (LATENCY.name, _superbench.NS)
         by_size = _superbench.means_at(record, {"mem_latency_{size}_lat": figure}, "size")
-        values = _superbench.means(record, {key: figure}) | by_size
+        values = _superbench.means(record, {"mem_latency_lat": figure}) | by_size
         aliases = _superbench.alias(record, "cpu-memory-bw-latency", values)
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": shown, "aliases": aliases})
+        return Description(ceilings=shown, aliases=aliases)
 
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
         if context.target != "cpu":
             raise Unsupported(f"memory-latency measures the host's memory, not {context.target}: use --target cpu")
-        context.report(Progress(phase="preparing"))
         cpus = host.usable_cpus()
         # The first CPUs are those that tend to serve interrupts.
         cpu = cpus.order[cpus.cores - 1]

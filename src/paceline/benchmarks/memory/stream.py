@@ -19,7 +19,7 @@ from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmar
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
-from paceline.core.benchmark import Context, Progress
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
@@ -87,7 +87,6 @@ class Stream(TorchBenchmark[StreamParameters]):
     name = "stream"
     summary = "memory bandwidth of copy, scale, add and triad on CPU cores or a GPU, results checked"
     category = "memory"
-    Parameters = StreamParameters
     metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
     without_torch = ("engine", "native")
 
@@ -118,15 +117,10 @@ class Stream(TorchBenchmark[StreamParameters]):
             threads = int(record.facts.get("threads") or 1)
             caches = host.levels(environment, threads)[:-1]
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
-        update = {
-            "work": None if parameters.sizes else _triad_work(record),
-            "ceilings": ceilings,
-            "aliases": _superbench.alias(record, group, values),
-        }
-        return super().describe(record, parameters, environment).model_copy(update=update)
+        work = None if parameters.sizes else _triad_work(record)
+        return Description(work=work, ceilings=ceilings, aliases=_superbench.alias(record, group, values))
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
-        context.report(Progress(phase="preparing"))
         device = open_device(context.target)
         placement = place_arrays(parameters, device)
         sizes = parameters.sizes or [parameters.size or placement.default_size]

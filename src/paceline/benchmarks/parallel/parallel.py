@@ -20,7 +20,6 @@ from paceline.benchmarks._model.measuring import (
     higher,
     lower,
     measure_steps,
-    time_once,
 )
 from paceline.benchmarks._model.session import peak_of, whether_to_compile
 from paceline.benchmarks._model.traffic import counted, mesh_work
@@ -139,7 +138,6 @@ class Parallel(Benchmark[ParallelParameters]):
     name = "parallel"
     category = "training"
     summary = "train GPT-2 or BERT with data x tensor x pipeline parallelism: throughput, MFU, memory, bubble, loss"
-    Parameters = ParallelParameters
     metrics = METRICS
     primary = "throughput"
     distributed = True
@@ -188,8 +186,7 @@ class Parallel(Benchmark[ParallelParameters]):
         trace = description.trace
         if trace is not None and not subject.compiled:
             trace = trace.model_copy(update={"switches": ("--compile on",)})
-        work = counted(mesh_work, record)
-        return description.model_copy(update={"subject": subject, "trace": trace, "work": work, "counts_work": counts})
+        return Description(subject=subject, trace=trace, work=counted(mesh_work, record), counts_work=counts)
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -199,13 +196,12 @@ class Parallel(Benchmark[ParallelParameters]):
             from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
             training.ranks = ranks
-            context.report(Progress(phase="preparing"))
             mesh = Mesh.of(parameters.layout, ranks.rank, device.torch().type)
             trainer = self.trainer(training, mesh)
             training.facts |= self.facts(trainer)
             context.report(Progress(phase="compiling" if training.compiled else "first step"))
             recorded = _RecordedSteps(trainer, ranks)
-            first_seconds = time_once(training, recorded.step)
+            first_seconds = device.seconds_of(recorded.step)
             device.reset_peak_memory()
             for _ in range(TRACED_STEPS - 1):
                 recorded.step()

@@ -52,7 +52,6 @@ class Serve(Benchmark[ServeParameters]):
     name = "serve"
     summary = "a model behind a server under load: latency percentiles, goodput under an slo, stages, batches, cost"
     category = "serving"
-    Parameters = ServeParameters
     metrics = tuple(trace_metrics.METRICS)
     primary = "capacity"
 
@@ -98,7 +97,7 @@ class Serve(Benchmark[ServeParameters]):
         # Records of earlier versions have the basis of a price only in the words for people.
         basis = description.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
         economy = description.economy.model_copy(update={"price_basis": basis})
-        return description.model_copy(update={"primary": primary, "load": load, "economy": economy})
+        return Description(primary=primary, load=load, economy=economy)
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:

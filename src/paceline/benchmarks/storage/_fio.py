@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field
 
 from paceline.benchmarks._micro.tools import garbled
@@ -205,21 +206,14 @@ def pooled_latency(windows: Sequence[Sequence[Side]]) -> Summary:
 
 
 def _merged(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    total: Counter[int] = Counter()
-    for part in parts:
-        total.update(part)
-    return dict(sorted(total.items()))
+    return dict(sorted(sum(map(Counter, parts), Counter[int]()).items()))
 
 
 def _quantile(bins: Mapping[int, int], percentile: float) -> float:
     """The latency, in seconds, that so many percent of the operations did not exceed."""
-    rank = sum(bins.values()) * percentile / 100.0
-    covered = 0
-    for value, count in bins.items():
-        covered += count
-        if covered >= rank - 1e-9:
-            return value / 1e9
-    raise ValueError("no operations")
+    covered = np.cumsum(list(bins.values()))
+    index = int(np.searchsorted(covered, covered[-1] * percentile / 100.0 - 1e-9))
+    return list(bins)[index] / 1e9
 
 
 def _mean(sides: Sequence[Side]) -> float:

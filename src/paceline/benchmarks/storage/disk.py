@@ -21,10 +21,11 @@ from paceline.benchmarks._micro.parameters import MicroParameters, join_words
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks._micro.tools import ToolError, find_tool, run_tool
 from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, FioJob, FioWindow, Side, Window, parse, pooled_latency
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError, Unsupported
+from paceline.core.files import cache_directory
 from paceline.core.metric import Merge
 from paceline.core.network import FromNetwork
 from paceline.core.probe import read_text
@@ -124,11 +125,10 @@ def raw_device(name: str, size: int, *, writes: bool) -> Iterator[DiskTarget]:
 
 def default_folder() -> Path:
     """A folder of ours in the user's cache, otherwise among temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        folder = (base if base.is_absolute() else Path.home() / ".cache") / "paceline" / "disk"
+        folder = cache_directory() / "disk"
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the latter: a user without a home
+    except (OSError, InputError):  # the latter: a user without a home
         return Path(tempfile.gettempdir())
     return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
 
@@ -232,7 +232,6 @@ class Disk(Benchmark[DiskParameters]):
     name = "disk"
     summary = "disk through fio: bandwidth, IOPS and latency of reads and writes, in order, at random and mixed"
     category = "storage"
-    Parameters = DiskParameters
     metrics = (BANDWIDTH, IOPS, LATENCY, WINDOW_TIME)
 
     @classmethod
@@ -291,13 +290,10 @@ class Disk(Benchmark[DiskParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: DiskParameters, environment: Environment) -> Description:
         ceiling = ShownCeiling(kind="storage", name=f"disk {parameters.pattern}", metric="bandwidth")
-        aliases = _superbench_names(record, parameters)
-        usual = super().describe(record, parameters, environment)
-        return usual.model_copy(update={"ceilings": (ceiling,), "aliases": aliases})
+        return Description(ceilings=(ceiling,), aliases=_superbench_names(record, parameters))
 
     def measure(self, parameters: DiskParameters, context: Context) -> Result:
         fio = find_tool("fio", "fio", purpose="reads and writes the disk")
-        context.report(Progress(phase="preparing"))
         if parameters.raw_device is not None:
             opened = raw_device(parameters.raw_device, parameters.size, writes=_writes(parameters))
         else:

@@ -51,7 +51,6 @@ class Train(ModelBenchmark[TrainParameters]):
     action = "train"
     category = "training"
     summary = "train a model on synthetic data: throughput, step time, memory, MFU, energy"
-    Parameters = TrainParameters
     metrics = (*COMMON, *PHASES.values(), LOSS)
 
     @classmethod
@@ -63,7 +62,6 @@ class Train(ModelBenchmark[TrainParameters]):
         spec = find_model(parameters.model, allow_import=context.case.origin == "local")
         device = open_device(context.target)
         with join(context, device.kind) as ranks:
-            context.report(Progress(phase="preparing"))
             size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device, ranks))
             with caught_warnings(parameters.deterministic) as caught:
                 reference = None

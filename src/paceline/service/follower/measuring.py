@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.interrupt import catch_interrupts
@@ -106,7 +106,7 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
     suite = Suite.read(assignment.suite, "the job", origin="network")
     needs = MachineNeeds(gpus=len(assignment.devices), nodes=1 + len(assignment.peers))
     here = needs.here(next(iter(counts()), None))
-    cases = only(expand(suite, registry().get, here, assignment.overrides), assignment.only, suite.name)
+    cases = only(expand(suite, BENCHMARKS.registry().get, here, assignment.overrides), assignment.only, suite.name)
     admission.refuse(cases)  # again: here the suite may expand to other cases than where it was taken
     run = Run(
         id=assignment.run_id,

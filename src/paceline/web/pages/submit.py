@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from starlette.responses import JSONResponse, RedirectResponse
 
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import is_micro
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.parameters import MeasuringParameters, in_words, refusal
@@ -253,12 +253,12 @@ class Submission(BaseModel):
 def _first_benchmark() -> str:
     """What the form shows before anything was chosen: the first single operation of the default suite."""
     names = [str(case["benchmark"]) for case in load_suite(DEFAULT_SUITE).cases]
-    return next((name for name in names if is_micro(registry().get(name).category)), names[0])
+    return next((name for name in names if is_micro(BENCHMARKS.registry().get(name).category)), names[0])
 
 
 def form_page(site: Site, kind: Kind, name: str, values: dict[str, str], job_id: str) -> Submission:
     """The form with what was typed so far."""
-    entries = registry().entries
+    entries = BENCHMARKS.registry().entries
     suite = values.get("suite") or (name if kind == "suite" and name else DEFAULT_SUITE)
     benchmark = values.get("benchmark") or (name if kind == "benchmark" and name else _first_benchmark())
     if kind == "benchmark" and benchmark not in entries:
@@ -312,9 +312,9 @@ def read(form: Form) -> tuple[JobRequest | None, dict[str, str]]:
     kind = form.get("kind")
     if kind == "benchmark":
         name = form.get("benchmark")
-        benchmark = registry().entries.get(name)
+        benchmark = BENCHMARKS.registry().entries.get(name)
         if benchmark is None:
-            errors["benchmark"] = str(unknown("benchmark", name[:100], registry().entries))
+            errors["benchmark"] = str(unknown("benchmark", name[:100], BENCHMARKS.registry().entries))
         else:
             typed = {
                 key.removeprefix(PREFIX): value.strip()

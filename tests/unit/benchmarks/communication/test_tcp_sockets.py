@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -125,14 +126,17 @@ def test_a_peer_that_goes_away_is_an_error() -> None:
                 send(64 * 1024**2)
 
 
-def test_a_local_peer_ends_when_its_input_does() -> None:
-    command = [sys.executable, "-m", "paceline.benchmarks.communication._tcp_peer", "--port", "0", "--until-input-ends"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
-        assert peer.stdin is not None
-        assert peer.stdout is not None
-        assert int(peer.stdout.readline()) > 0
-        peer.stdin.close()
-        assert peer.wait(20) == 0
+def test_a_local_peer_ends_with_the_process_that_started_it() -> None:
+    code = f"from {local_peer.__module__} import local_peer\nwith local_peer(): print('started', flush=True), input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"started\n"
+        (peer,) = psutil.Process(starter.pid).children()
+        starter.kill()
+    deadline = time.monotonic() + 20.0
+    while peer.is_running() and peer.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
 
 
 def test_a_port_that_is_taken_is_told() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks import registry
 from paceline.benchmarks.megatron import megatron_gpt
 from paceline.benchmarks.megatron.megatron_gpt import MegatronGpt, MegatronParameters
-from paceline.core.benchmark import Context
+from paceline.core.benchmark import BENCHMARKS, Context
 from paceline.core.case import Case, Origin
 from paceline.core.suite import Here, Suite, expand
 from support.refused import refused
@@ -219,7 +218,7 @@ def test_all_gpus_are_one_launcher(checkout: Path) -> None:
     suite = Suite.read(
         {"name": "s", "cases": [{"benchmark": "megatron-gpt", "code_base": str(checkout), "target": "cuda:*"}]}, "s"
     )
-    (case,) = expand(suite, registry().get, Here(devices={"cuda": 8}))
+    (case,) = expand(suite, BENCHMARKS.registry().get, Here(devices={"cuda": 8}))
     assert case.ranks == 1
     assert case.title == "nl32 h4096 s2048 bf16 mb2"
 

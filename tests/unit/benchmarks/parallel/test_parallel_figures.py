@@ -48,7 +48,7 @@ def test_a_measurement_of_one_rank_has_the_figures_of_its_layout() -> None:
     assert by_name["loss"].statistic == by_name["gradient_norm"].statistic == "single"
     assert result.facts["last_loss"] < losses[-1]
     assert (result.facts["batch_size"], result.facts["global_batch_size"]) == (2, 4)
-    assert phases[:2] == ["preparing", "first step"]
+    assert phases[0] == "first step"
     assert {"pipeline_bubble", "communication", "exposed_communication"}.isdisjoint(by_name)
     assert {"activation_memory", "peak_device_memory"}.isdisjoint(by_name)  # a CPU has no memory of its own
 
@@ -60,18 +60,18 @@ def test_before_it_measures_a_compiled_training_says_that_it_compiles(monkeypatc
     def built(_self: Parallel, training: Any, _mesh: Any) -> Any:
         return SimpleNamespace(parameters=training.parameters, device=training.device, parameter_count=0, layers=[])
 
-    def first_step(_training: Any, _step: Any) -> float:
+    def first_step(_device: CpuDevice, _step: Any) -> float:
         raise Stopped
 
     monkeypatch.setattr(Parallel, "trainer", built)
-    monkeypatch.setattr(parallel, "time_once", first_step)
+    monkeypatch.setattr(CpuDevice, "seconds_of", first_step)
     phases: list[str] = []
     with pytest.raises(Stopped):
         Parallel().measure(
             ParallelParameters(**TINY, compile="on"),
             Context(case=context().case, report=lambda progress: phases.append(progress.phase)),
         )
-    assert phases == ["preparing", "compiling"]
+    assert phases == ["compiling"]
 
 
 # ---- preparing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,11 +95,12 @@ def test_a_disk_that_fails_is_told_without_a_traceback(on_disk: Path, monkeypatc
 
 
 def test_a_user_without_a_home_has_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
+    def homeless(user: int) -> Path:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
 
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", homeless)
     assert disk.default_folder() == Path(tempfile.gettempdir())
 
 
