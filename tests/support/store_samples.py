@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Engine, text
+
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
@@ -67,3 +69,11 @@ def a_store(path: Path) -> Path:
         store.begin(a_run())
         store.add(a_record())
     return path
+
+
+def as_of_first_release(engine: Engine) -> None:
+    """Turn a store into what version 0.1.0 would have written."""
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE records DROP COLUMN description"))
+        connection.execute(text("ALTER TABLE records RENAME COLUMN warnings TO doubts"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))

@@ -10,7 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, make_url, select, text, update
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -27,7 +40,7 @@ from paceline.store.location import (
     bad_postgres_url,
 )
 from paceline.store.reader import BUSY_SECONDS, is_read_only, load_records, read_only_options
-from paceline.store.schema import records, runs
+from paceline.store.schema import metadata, records, runs, schema_version, version_metadata
 from paceline.store.store import Store, ask, opening_error
 
 if TYPE_CHECKING:
@@ -70,18 +83,28 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
         version = _version_if_any(connection)
         if version != SCHEMA_VERSION:
             _refuse_unknown(location, version)
-            upgrade(connection, SCHEMA_VERSION)
-            if version is not None and version < DESCRIBED_SINCE:
-                describe_records(connection)
+            if version is None:
+                _create(connection)
+            else:
+                _upgrade(connection)
+                if version < DESCRIBED_SINCE:
+                    describe_records(connection)
 
 
-def upgrade(connection: Connection, revision: str) -> None:
-    """Apply the migrations up to a revision, in the transaction of this connection."""
+def _create(connection: Connection) -> None:
+    """The newest schema in an empty database, without Alembic, which takes long to import."""
+    metadata.create_all(connection)
+    version_metadata.create_all(connection)
+    connection.execute(insert(schema_version).values(version_num=SCHEMA_VERSION))
+
+
+def _upgrade(connection: Connection) -> None:
+    """Apply the migrations that are missing, in the transaction of this connection."""
     from alembic import command
 
     config = migration_config()
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    command.upgrade(config, SCHEMA_VERSION)
 
 
 def describe_records(connection: Connection) -> None:
@@ -114,9 +137,10 @@ def _version_if_any(connection: Connection) -> str | None:
 
 def _refuse_unknown(location: Location, version: str | None) -> None:
     if version is not None and version not in REVISIONS:
+        remedy = "upgrade Paceline" if version > SCHEMA_VERSION else "open it with Paceline 0.1.0 first"
         raise StoreError(
-            f"the store {location.shown} has schema version {version}, and this Paceline knows versions up to "
-            f"{SCHEMA_VERSION}: upgrade Paceline, or name another store"
+            f"the store {location.shown} has schema version {version}, and this Paceline knows versions "
+            f"{REVISIONS[0]} to {SCHEMA_VERSION}: {remedy}, or name another store"
         )
 
 

@@ -16,7 +16,7 @@ from paceline.core.errors import InputError
 from paceline.core.files import data_directory
 from paceline.core.run import RunStatus
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0006", "0007")  # the first is that of 0.1.0
 SCHEMA_VERSION = REVISIONS[-1]
 DESCRIBED_SINCE = "0007"  # records describe themselves; older ones are described when they are migrated
 VERSION_TABLE = "alembic_version"

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from paceline.store.location import VERSION_TABLE
+
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
     """An instant: aware on the way in and in UTC on the way out, although SQLite keeps no time zone."""
@@ -34,6 +36,15 @@ RowNumber = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 Document = sa.JSON(none_as_null=True)
 
 metadata = sa.MetaData()
+
+# Apart from the others, because it is Alembic's: as Alembic itself would make it.
+version_metadata = sa.MetaData()
+schema_version = sa.Table(
+    VERSION_TABLE,
+    version_metadata,
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 runs = sa.Table(
     "runs",

@@ -15,12 +15,11 @@ from sqlalchemy import create_engine
 
 from paceline.core.errors import StoreError
 from paceline.store import locate, open_existing, open_reader, open_store, spool
-from paceline.store.engine import upgrade
-from paceline.store.location import REVISIONS, VARIABLE
+from paceline.store.location import VARIABLE
 from paceline.store.reader import FileReader, Reader, is_read_only, read_only_options
 from paceline.store.store import Store
 from support.refused import refused
-from support.store_samples import a_record, a_run, a_store
+from support.store_samples import a_record, a_run, a_store, as_of_first_release
 
 
 @pytest.fixture
@@ -98,8 +97,8 @@ def test_what_was_kept_beside_a_store_that_could_not_be_made_is_read(tmp_path: P
 
 def test_an_older_store_is_migrated_first(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
-    with create_engine(f"sqlite:///{path}").begin() as connection:
-        upgrade(connection, REVISIONS[0])
+    open_store(path).close()
+    as_of_first_release(create_engine(f"sqlite:///{path}"))
     for kind in (Store, FileReader):
         with open_reader(path) as reader:
             assert isinstance(reader, kind)
