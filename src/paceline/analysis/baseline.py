@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,9 @@ class Baseline(BaseModel):
 
 def column_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The median of each column, without the values that are not a number; of none, not a number."""
-    ordered = np.sort(values, axis=0)  # values that are not a number come last
-    counts = (~np.isnan(values)).sum(axis=0)
-    columns = np.arange(values.shape[1])
-    low = np.maximum(0, (counts - 1) // 2)
-    return np.asarray((ordered[low, columns] + ordered[counts // 2, columns]) / 2.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a column without any value
+        return np.asarray(np.nanmedian(values, axis=0))
 
 
 def column_spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:

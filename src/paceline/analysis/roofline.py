@@ -9,6 +9,7 @@ from enum import StrEnum
 from paceline.analysis.summary import CaseRow
 from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
+from paceline.core.grouping import group_by
 from paceline.core.profile import Absent, Ceiling
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
@@ -30,13 +31,9 @@ def ceilings_of(records: RunRecords) -> tuple[list[Ceiling], list[Absent]]:
     with_record = {record.case.index for record in records.records}
     absent += [_absent(case, "it was not run") for case in records.missing if case.index not in with_record]
     # Of the repetitions of one case the best: a ceiling is the most that was reached.
-    best: dict[tuple[str, str, str], Ceiling] = {}
-    for one in ceilings:
-        key = (one.device, one.kind, one.name)
-        less_is_better = one.unit == "s"
-        if key not in best or (one.value < best[key].value if less_is_better else one.value > best[key].value):
-            best[key] = one
-    return list(best.values()), absent
+    repeated = group_by(ceilings, lambda one: (one.device, one.kind, one.name)).values()
+    best = [max(same, key=lambda one: -one.value if one.unit == "s" else one.value) for same in repeated]
+    return best, absent
 
 
 def _absent(case: Case, reason: str) -> Absent:

@@ -226,19 +226,21 @@ def _order_rank(n: int, confidence: float) -> tuple[float, int]:
 def student_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t for probabilities above one half."""
     low, high = 0.0, 2.0
-    while _student_upper(high, freedom) > 1.0 - probability:
+    while student_upper(high, freedom) > 1.0 - probability:
         high += high
     while (middle := (low + high) / 2.0) not in (low, high):
-        if _student_upper(middle, freedom) > 1.0 - probability:
+        if student_upper(middle, freedom) > 1.0 - probability:
             low = middle
         else:
             high = middle
     return middle
 
 
-def _student_upper(t: float, freedom: float) -> float:
+def student_upper(t: float, freedom: float) -> float:
     """P(T > t) for t >= 0, by the regularized incomplete beta function."""
     a, b, x = freedom / 2.0, 0.5, freedom / (freedom + t * t)
+    if x == 1.0:
+        return 0.5
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1.0) / (a + b + 2.0):
         return 0.5 * (front * _beta_fraction(a, b, x) / a)

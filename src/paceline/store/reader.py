@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from paceline.core.errors import InputError, unknown
 from paceline.core.gc_pause import no_garbage
-from paceline.core.record import Measurement, PackedSamples, Record, Statistic
+from paceline.core.record import Measurement, PackedSamples, Record
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.stats import Summary
 from paceline.store import codec, spool
@@ -70,29 +70,6 @@ class RunRow(BaseModel):
 Ask = Callable[[str, dict[str, Any]], Iterable[Any]]
 
 
-def to_measurement(
-    metric: str,
-    scope: str,
-    at: str,
-    statistic: Statistic,
-    summary: str,
-    derived_from: str,
-    work: float | None,
-    samples: bytes = b"",
-) -> Measurement:
-    """The measurement of the columns `codec.MEASUREMENT`, whose documents are still text, and of its samples."""
-    return Measurement(
-        metric=codec.metric(metric),
-        scope=scope,
-        at=codec.loads(at),
-        statistic=statistic,
-        summary=partial(codec.read, Summary, summary),
-        samples=PackedSamples(samples),
-        derived_from=derived_from,
-        work=work,
-    )
-
-
 def load_runs(ask: Ask, which: str = "1 = 1", values: dict[str, Any] | None = None) -> list[Run]:
     """Runs without their cases, the oldest first."""
     names = (*codec.RUN, "runner")
@@ -136,8 +113,18 @@ def load_records(
         f"WHERE record_id IN (SELECT id FROM records WHERE {which}) AND {measured} ORDER BY record_id, position",
         values,
     )
-    for record_id, *fields in rows:
-        of_record[record_id].append(to_measurement(*fields))
+    for record_id, metric, scope, at, statistic, summary, derived_from, work, *packed in rows:
+        measurement = Measurement(
+            metric=codec.metric(metric),
+            scope=scope,
+            at=codec.loads(at),
+            statistic=statistic,
+            summary=partial(codec.read, Summary, summary),
+            samples=PackedSamples(*packed),
+            derived_from=derived_from,
+            work=work,
+        )
+        of_record[record_id].append(measurement)
     rows = ask(
         f"SELECT id, started_at, {_columns(codec.RECORD)} FROM records WHERE {which} ORDER BY case_index, attempt",
         values,

@@ -18,10 +18,9 @@ from paceline.analysis.compare.significance import (
     ratio_of_pairs,
     ratios,
     significant,
-    student_tails,
 )
 from paceline.core.record import Measurement, Statistic
-from paceline.core.stats import Interval, student_quantile, summarize
+from paceline.core.stats import Interval, summarize
 from support.compare_power import NOISES, called, pairs, part
 from support.docs_markdown import ROOT
 from support.records import LOSS, STEP_TIME
@@ -82,12 +81,6 @@ def test_what_has_no_ratio_has_none(value: float) -> None:
     )
     assert ratio.value is None
     assert ratio.interval is None
-
-
-def test_tails_are_those_of_student() -> None:
-    for freedom in (1, 2, 3, 4, 7, 30, 101, 200):
-        t = student_quantile(0.975, float(freedom))
-        assert student_tails(np.array([t, -t, 0.0]), np.full(3, freedom)) == pytest.approx([0.05, 0.05, 1.0])
 
 
 def test_many_comparisons_are_judged_together() -> None:
@@ -349,19 +342,6 @@ def test_pairs_with_a_value_that_has_no_logarithm_have_no_ratio(bad: float) -> N
     ratio = ratio_of_pairs([(2.0, 3.0), (8.0, bad), (2.0, 3.0)])
     assert ratio.reference == pytest.approx(2.0 * 4.0 ** (1 / 3))
     assert (ratio.value, ratio.interval, ratio.error, ratio.freedom, ratio.chance) == (None, None, None, 2, None)
-
-
-def test_tails_are_scipy_s_for_every_number_of_degrees_of_freedom() -> None:
-    freedom = np.repeat(np.arange(1, 201), 7)
-    t = np.tile([0.0, 0.01, -0.7, 1.3, -2.5, 6.0, 40.0], 200)
-    expected = 2 * stats.t.sf(np.abs(t), freedom)
-    tails = student_tails(t, freedom)
-    assert tails == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert (tails >= 0).all()
-    # Each on its own, too: the longest series in the array decides how many terms are added.
-    for alone in (1, 2, 3, 4, 5, 6):
-        assert student_tails(np.array([1.3]), np.array([alone])) == pytest.approx(2 * stats.t.sf(1.3, alone))
-    assert student_tails(np.array([]), np.array([], dtype=np.int64)).size == 0
 
 
 def test_a_chance_at_the_bound_is_a_change_and_one_below_another_lifts_it() -> None:

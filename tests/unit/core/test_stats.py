@@ -19,6 +19,7 @@ from paceline.core.stats import (
     outliers,
     resolves,
     student_quantile,
+    student_upper,
     summarize,
 )
 
@@ -107,6 +108,14 @@ def test_the_live_interval_is_the_summary_s() -> None:
 @pytest.mark.parametrize("probability", [0.6, 0.9, 0.95, 0.975, 0.995, 0.9995])
 def test_student_s_quantile_is_scipy_s(probability: float, freedom: float) -> None:
     assert student_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9)
+
+
+@pytest.mark.parametrize("t", [0.0, 1e-12, 0.01, 0.7, 1.3, 2.5, 6.0, 40.0, 1e6])
+def test_student_s_tail_is_scipy_s_for_every_number_of_degrees_of_freedom(t: float) -> None:
+    freedoms = range(1, 201)
+    tails = [student_upper(t, float(freedom)) for freedom in freedoms]
+    assert tails == pytest.approx(stats.t.sf(t, freedoms), rel=1e-9)
+    assert min(tails) >= 0
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])

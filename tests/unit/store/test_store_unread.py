@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,9 +17,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from paceline.core.metric import Metric
-from paceline.core.record import Measurement
+from paceline.core.record import Measurement, PackedSamples
+from paceline.core.stats import Summary
 from paceline.store import codec
-from paceline.store.reader import to_measurement
 
 PLAIN = Measurement.of_samples(Metric(name="step_time", unit="s"), [0.25, 0.5, -0.0, 1e22, 3.0], at={"size": 4})
 SCHEMA = TypeAdapter(Measurement)
@@ -29,16 +30,10 @@ def dumped(measured: Measurement) -> dict[str, Any]:
 
 
 def unread(measured: Measurement = PLAIN) -> Measurement:
-    return to_measurement(
-        codec.dumps(measured.metric.model_dump()),
-        measured.scope,
-        codec.dumps(measured.at),
-        measured.statistic,
-        codec.dumps(measured.summary.model_dump()),
-        measured.derived_from,
-        measured.work,
-        codec.pack(measured.samples),
-    )
+    """The same with its summary and samples as the store leaves them: packed, until somebody looks."""
+    summary = partial(codec.read, Summary, codec.dumps(measured.summary.model_dump()))
+    lazy: dict[str, Any] = {"summary": summary, "samples": PackedSamples(codec.pack(measured.samples))}
+    return replace(measured, **lazy)
 
 
 def test_every_field_is_there() -> None:

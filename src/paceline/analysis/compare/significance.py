@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.record import Measurement
-from paceline.core.stats import CONFIDENCE, Interval, Samples, student_quantile
+from paceline.core.stats import CONFIDENCE, Interval, Samples, student_quantile, student_upper
 
 FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
 FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
@@ -26,7 +26,6 @@ FEWEST = 8  # samples from which the correlation of neighbours can be guessed
 MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one for all practical purposes
 
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 
 class RepeatSamples(NamedTuple):
@@ -70,7 +69,8 @@ def ratios(
         errors = np.sqrt(variance + 2 * FLOOR**2)
         change = after.logs - before.logs
         reach = errors * quantiles
-        chances = student_tails(np.nan_to_num(change / errors), whole)
+        distances = np.abs(np.nan_to_num(change / errors)).tolist()
+        chances = np.array([2.0 * student_upper(*pair) for pair in zip(distances, whole.tolist(), strict=True)])
         ends = np.exp(change - reach), np.exp(change + reach)
         columns = (before.values, after.values, np.exp(change), *ends, errors, chances, whole)
         is_known = np.isfinite(change) & np.isfinite(errors)
@@ -104,7 +104,7 @@ def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CON
     error = math.hypot(float(steps.std(ddof=1)) / math.sqrt(len(steps)), FLOOR)
     reach = student_quantile(0.5 + confidence / 2.0, float(freedom)) * error
     interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=confidence)
-    chance = float(student_tails(np.array([centre / error]), np.array([freedom]))[0])
+    chance = 2.0 * student_upper(abs(centre) / error, freedom)
     return Ratio(float(middle[0]), float(middle[1]), math.exp(centre), interval, error, freedom, chance)
 
 
@@ -119,22 +119,6 @@ def significant(chances: Sequence[float | None], false_alarms: float = FALSE_ALA
     for _, index in ordered[: max(ranks, default=0)]:
         called[index] = True
     return called
-
-
-def student_tails(t: Floats, freedom: Counts) -> Floats:
-    """The chance of Student's t beyond +-t, for whole degrees of freedom, by the finite series of its distribution."""
-    angle = np.arctan2(np.abs(t), np.sqrt(freedom))
-    sine, cosine = np.sin(angle), np.cos(angle)
-    is_odd = freedom % 2 == 1
-    term = np.where(is_odd, cosine, 1.0)
-    total = np.where(freedom == 1, 0.0, term)
-    for power in range(2, int(freedom.max(initial=0))):
-        # The factors of the two series interleave: 1/2, 3/4, ... of the even one and 2/3, 4/5, ... of the odd one.
-        ours = (power % 2 == 1) == is_odd
-        term = np.where(ours, term * cosine**2 * (power - 1) / power, term)
-        total = np.where(ours & (power <= freedom - 2), total + term, total)
-    inside = np.where(is_odd, 2.0 / np.pi * (angle + sine * total), sine * total)
-    return np.maximum(1.0 - inside, 0.0)
 
 
 @dataclass(frozen=True)

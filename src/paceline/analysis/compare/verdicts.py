@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from paceline.analysis.compare.matching import (
@@ -116,7 +118,20 @@ class ComparisonRow(NamedTuple):
     parts: tuple[int, int]  # repetitions on each side
     samples: tuple[int, int]
     warnings: tuple[tuple[str, ...], tuple[str, ...]]  # kinds, of each side
-    verdict: ComparisonVerdict
+    is_significant: bool  # among all ratios that were judged with it
+
+    @property
+    def verdict(self) -> ComparisonVerdict:
+        """What the ratio comes to."""
+        if self.ratio.value is None:
+            return ComparisonVerdict.NONE
+        if self.ratio.interval is None:
+            return ComparisonVerdict.SINGLE
+        if not self.is_significant:
+            return ComparisonVerdict.SAME
+        if self.gain is None:
+            return ComparisonVerdict.CHANGED
+        return ComparisonVerdict.BETTER if self.gain > 1 else ComparisonVerdict.WORSE
 
     @property
     def is_change(self) -> bool:
@@ -126,7 +141,9 @@ class ComparisonRow(NamedTuple):
     @property
     def gain(self) -> float | None:
         """The ratio turned so that more than 1 is better; None where neither direction is, or there is no ratio."""
-        return _gain(self.metric, self.ratio)
+        if not self.ratio.value or self.metric.better is Better.NEITHER:
+            return None
+        return self.ratio.value if self.metric.better is Better.HIGHER else 1.0 / self.ratio.value
 
 
 @dataclass(frozen=True)
@@ -161,11 +178,15 @@ class Pairing:
     reference: Side
     new: Side
     matched: Matched
-    broken: tuple[Broken, ...]
     uncompared: tuple[str, ...]  # why some matched cases have no row
-    environment: tuple[Difference, ...]
+    broken: tuple[Broken, ...] = ()
+    environment: tuple[Difference, ...] = ()
     rows: tuple[ComparisonRow, ...] = ()
-    means: tuple[Mean, ...] = ()  # of all, then of each category where there are several
+
+    @cached_property
+    def means(self) -> tuple[Mean, ...]:
+        """Of all, then of each category where there are several."""
+        return tuple(_means(self.rows))
 
     @property
     def is_single(self) -> bool:
@@ -215,7 +236,7 @@ def compare(
     drafts = [draft for _, drafts in pairings for draft in drafts]
     selection.check(drafts, [record for side in sides for record in side.records])
     rows = iter(_judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
-    return Comparison(tuple(_with_rows(pairing, [next(rows) for _ in theirs]) for pairing, theirs in pairings))
+    return Comparison(tuple(replace(pairing, rows=tuple(islice(rows, len(ours)))) for pairing, ours in pairings))
 
 
 def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[ComparisonRow]:
@@ -235,14 +256,10 @@ def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[
                 sum([part.measurement.summary.count for part in after]),
             ),
             warnings=(_warnings(pair.reference), _warnings(pair.new)),
-            verdict=_verdict(measured.metric, ratio, is_change),
+            is_significant=is_significant,
         )
-        for (pair, measured, before, after), ratio, is_change in zip(drafts, ratios_of_drafts, called, strict=True)
+        for (pair, measured, before, after), ratio, is_significant in zip(drafts, ratios_of_drafts, called, strict=True)
     ]
-
-
-def _with_rows(pairing: Pairing, rows: Sequence[ComparisonRow]) -> Pairing:
-    return replace(pairing, rows=tuple(rows), means=tuple(_means(rows)))
 
 
 def violations(comparison: Comparison, limits: Iterable[Limit], *, strict: bool = False) -> list[Violation]:
@@ -388,25 +405,6 @@ def _warnings(pool: Pool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([warning.kind for record in pool.good for warning in record.warnings]))
 
 
-def _verdict(metric: Metric, ratio: Ratio, called: bool) -> ComparisonVerdict:
-    if ratio.value is None:
-        return ComparisonVerdict.NONE
-    if ratio.interval is None:
-        return ComparisonVerdict.SINGLE
-    if not called:
-        return ComparisonVerdict.SAME
-    gain = _gain(metric, ratio)
-    if gain is None:
-        return ComparisonVerdict.CHANGED
-    return ComparisonVerdict.BETTER if gain > 1 else ComparisonVerdict.WORSE
-
-
-def _gain(metric: Metric, ratio: Ratio) -> float | None:
-    if not ratio.value or metric.better is Better.NEITHER:
-        return None
-    return ratio.value if metric.better is Better.HIGHER else 1.0 / ratio.value
-
-
 def _means(rows: Sequence[ComparisonRow]) -> Iterator[Mean]:
     """One metric of each case counts: several that say the same would weigh it twice."""
     first: dict[str, ComparisonRow] = {}
@@ -491,15 +489,10 @@ def compare_paired(
         mine = [record for record in records.records if _side_of(record.case) == index]
         title = f"{name} ({', '.join(shared)})" if shared else name
         sides.append(Side(title, (RunRecords(run=records.run, records=mine),)))
-    pairing = Pairing(
-        reference=sides[0],
-        new=sides[1],
-        matched=Matched(tuple(pairs), (), ()),
-        broken=(),
-        uncompared=tuple(dict.fromkeys(unpaired)),
-        environment=(),
-    )
-    return Comparison((_with_rows(pairing, _judged(drafts, paired_ratios)),), is_paired=True)
+    reference, new = sides
+    rows = tuple(_judged(drafts, paired_ratios))
+    pairing = Pairing(reference, new, Matched(tuple(pairs), (), ()), tuple(dict.fromkeys(unpaired)), rows=rows)
+    return Comparison((pairing,), is_paired=True)
 
 
 def _paired_match(rounds: Sequence[tuple[Record, Record]]) -> Match:

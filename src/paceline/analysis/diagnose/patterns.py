@@ -49,26 +49,22 @@ class Pattern:
     _states: list[_State] = field(repr=False)
     _first: int = field(repr=False)
     _accept: int = field(repr=False)
-    _steps: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict, repr=False)
+    _steps: dict[tuple[frozenset[int], str, bool], frozenset[int]] = field(default_factory=dict, repr=False)
 
     def search(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text, as `re.search` does."""
         current = self._closure({self._first}, at_start=True, at_end=not text)
-        fresh = self._closure({self._first}, at_start=False, at_end=False)
         if self._accept in current:
             return True
-        last = len(text) - 1
-        for index, char in enumerate(text):
-            key = (current, char)
-            if index == last:
-                current = self._closure(self._moved(current, char) | {self._first}, at_start=False, at_end=True)
-            elif key in self._steps:
-                current = self._steps[key]
-            else:
+        for number, char in enumerate(text, start=1):
+            is_last = number == len(text)
+            step = (current, char, is_last)
+            if step not in self._steps:
                 if len(self._steps) >= _MOST_REMEMBERED:
                     self._steps.clear()
-                current = self._closure(self._moved(current, char), at_start=False, at_end=False) | fresh
-                self._steps[key] = current
+                reached = self._moved(current, char) | {self._first}
+                self._steps[step] = self._closure(reached, at_start=False, at_end=is_last)
+            current = self._steps[step]
             if self._accept in current:
                 return True
         # '$' also matches before a line end that ends the text.
@@ -194,7 +190,7 @@ class _Compiler:
                 first = self.add(None, "", (part(first), after))
         for _ in range(low):
             first = part(first)
-        self.copies += low + (high or low) - low
+        self.copies += high or low
         if self.copies > MOST_STATES:  # of parts without a state, which nothing else counts
             raise self.refused("too-large", "is too large: shorten its repetitions")
         return first
@@ -227,23 +223,20 @@ class _Compiler:
         if char == "(":
             return self.group(), True
         if char == "[":
-            return self.one(self.char_class()), True
+            return self.state(self.char_class()), True
         if char == ".":
-            return self.one(lambda other: other != "\n"), True
+            return self.state(lambda other: other != "\n"), True
         if char in "^$":
-            return self.anchor(START if char == "^" else END), False
+            return self.state(None, START if char == "^" else END), False
         if char in "*+?" or self.counted(self.at - 1):
             raise self.refused("nothing-to-repeat", f"begins a part with '{char}': there is nothing to repeat")
         if char == "\\" and self.peek() == "A":
             self.take()
-            return self.anchor(START), False
-        return self.one(_test(self.escaped() if char == "\\" else char)), True
+            return self.state(None, START), False
+        return self.state(_test(self.escaped() if char == "\\" else char)), True
 
-    def one(self, test: Test) -> _Part:
-        return lambda after: self.add(test, "", (after,))
-
-    def anchor(self, anchor: str) -> _Part:
-        return lambda after: self.add(None, anchor, (after,))
+    def state(self, test: Test | None, anchor: str = "") -> _Part:
+        return lambda after: self.add(test, anchor, (after,))
 
     def group(self) -> _Part:
         if self.peek() == "?":

@@ -22,17 +22,7 @@ CONTRADICTION = (
     "which is what is measured here."
 )
 FAMILIES = {"BERT": "bert", "GPT-2": "gpt2"}
-# The sections of the published page, by which of data, tensor and pipeline have several ranks.
-SECTIONS = {
-    (False, False, False): "Data Parallel",
-    (True, False, False): "Data Parallel",
-    (False, True, False): "Tensor Model Parallel",
-    (False, False, True): "Pipeline Model Parallel",
-    (True, True, False): "Data Parallel + Tensor Model Parallel",
-    (True, False, True): "Data Parallel + Pipeline Model Parallel",
-    (False, True, True): "3-D Parallel",
-    (True, True, True): "3-D Parallel",
-}
+AXES = {"data": "Data Parallel", "tensor": "Tensor Model Parallel", "pipeline": "Pipeline Model Parallel"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,9 @@ class Training:
     @property
     def section(self) -> str:
         """The section of the published page that it would be in."""
-        return SECTIONS[(self.layout.data > 1, self.layout.tensor > 1, self.layout.pipeline > 1)]
+        if self.layout.tensor > 1 and self.layout.pipeline > 1:
+            return "3-D Parallel"
+        return " + ".join(title for axis, title in AXES.items() if getattr(self.layout, axis) > 1) or AXES["data"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A recommendation also says what would change it: the next best, another bound, o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain
@@ -55,7 +55,6 @@ class Miss:
 class Option:
     """The best that one configuration has to offer, or the nearest that it came."""
 
-    configuration: Configuration
     label: str
     point: MeasuredLoad
     standing: OptionStanding
@@ -66,6 +65,11 @@ class Option:
     per_hour: Reading | None  # USD, of all replicas
     per_thousand: Reading | None
     is_heaviest: bool  # no heavier load was tried
+
+    @property
+    def key(self) -> str:
+        """That of its configuration."""
+        return self.point.configuration.key
 
     @property
     def qualifies(self) -> bool:
@@ -85,10 +89,10 @@ class Ranking:
         return self.options[0] if self.options else None
 
 
-def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None) -> Ranking:
+def rank(points: Sequence[MeasuredLoad], question: Question) -> Ranking:
     """The best point of each configuration, in order."""
     good, bad = [], []
-    for options in weighed(points, question, names):
+    for options in weighed(points, question):
         allowed = [option for option in options if option.qualifies]
         if question.strict:
             allowed = [option for option in allowed if option.standing is OptionStanding.SURE]
@@ -100,18 +104,11 @@ def rank(points: Sequence[MeasuredLoad], question: Question, names: Mapping[str,
     return Ranking(options=tuple(good), rejected=tuple(sorted(bad, key=_nearness)))
 
 
-def weighed(
-    points: Sequence[MeasuredLoad], question: Question, names: Mapping[str, str] | None = None
-) -> list[list[Option]]:
+def weighed(points: Sequence[MeasuredLoad], question: Question) -> list[list[Option]]:
     """Every point as an option, those of one configuration together."""
-    names = names or _names(point.configuration for point in points)
-    groups = _grouped(points).items()
+    names = _names(point.configuration for point in points)
+    groups = group_by(points, lambda point: point.configuration.key).items()
     return [[option_of(point, group, question, names[key]) for point in group] for key, group in groups]
-
-
-def _grouped(points: Iterable[MeasuredLoad]) -> dict[str, list[MeasuredLoad]]:
-    """The points of each configuration, by its key."""
-    return group_by(points, lambda point: point.configuration.key)
 
 
 def _names(configurations: Iterable[Configuration]) -> dict[str, str]:
@@ -120,7 +117,7 @@ def _names(configurations: Iterable[Configuration]) -> dict[str, str]:
     return dict(zip(unique, labels(list(unique.values())), strict=True))
 
 
-def order(option: Option, question: Question) -> tuple[int, float, str]:
+def order(option: Option, question: Question) -> tuple[float, float, str]:
     """What sorts options, best first."""
     assert option.score is not None
     sign = -1.0 if question.by == "goodput" else 1.0
@@ -236,7 +233,6 @@ def option_of(point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Ques
     rate = question.rate
     loads = [other.load for other in group if other.load is not None]
     return Option(
-        configuration=point.configuration,
         label=label,
         point=point,
         standing=standing,
@@ -293,21 +289,23 @@ class Changes:
 
 def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question) -> Changes:
     """What lies around the choice."""
-    names = _names(point.configuration for point in points)
-    metrics = [bound.metric for bound in question.bounds if bound.is_explicit]
-    looser = [flip for metric in metrics if (flip := _looser(points, ranking, question, metric, names))]
+    bounds = [bound for bound in question.bounds if bound.is_explicit]
     best = ranking.best
+    looser = [flip for bound in bounds if (flip := _looser(points, best, question, bound))]
     if best is None:
         return Changes(None, (), (), tuple(looser), None)
-    tighter = [flip for metric in metrics if (flip := _tighter(points, best, question, metric, names))]
+    tighter = [flip for bound in bounds if (flip := _tighter(points, best, question, bound.metric))]
     equals = [one for one in ranking.options[1:] if one.standing is best.standing]
     tied = [one.label for one in equals if relation(best, one) == "tied"]
     # What is better at what is asked, but not sure to meet the SLO.
-    unsure = []
-    for option in chain.from_iterable(weighed(points, question, names)):
-        if option.standing is OptionStanding.UNCERTAIN and option.score is not None:
-            is_better = order(option, question)[1] < order(best, question)[1]
-            unsure += [option] if is_better and relation(best, option) != "tied" else []
+    unsure = [
+        option
+        for option in chain.from_iterable(weighed(points, question))
+        if option.standing is OptionStanding.UNCERTAIN
+        and option.score is not None
+        and order(option, question)[1] < order(best, question)[1]
+        and relation(best, option) != "tied"
+    ]
     return Changes(
         rival=_rival(best, ranking.options[1], question) if len(ranking.options) > 1 else None,
         tied=tuple(tied),
@@ -342,12 +340,9 @@ def _rival(best: Option, other: Option, question: Question) -> Rival:
     return Rival(other, relation(best, other), price, throughput, mine)
 
 
-def _tighter(
-    points: Sequence[MeasuredLoad], best: Option, question: Question, metric: str, names: Mapping[str, str]
-) -> Flip | None:
+def _tighter(points: Sequence[MeasuredLoad], best: Option, question: Question, metric: str) -> Flip | None:
     """The bound below which the choice is another; a tighter one only takes points away."""
-    key = best.configuration.key
-    group = [point for point in points if point.configuration.key == key]
+    group = [point for point in points if point.configuration.key == best.key]
     choice, now = best, question
     while True:
         bound = next(bound for bound in now.bounds if bound.metric == metric)
@@ -356,43 +351,38 @@ def _tighter(
         if edge <= 0 or not math.isfinite(edge):
             return None
         now = now.with_limit(metric, math.nextafter(edge, -math.inf))
-        next_choice = rank(points, now, names).best
+        next_choice = rank(points, now).best
         if next_choice is None:
             return Flip(metric, edge, "", OptionStanding.BROKEN)
-        if next_choice.configuration.key != key:
+        if next_choice.key != best.key:
             return Flip(metric, edge, next_choice.label, next_choice.standing)
         choice = next_choice
 
 
-def _looser(
-    points: Sequence[MeasuredLoad], ranking: Ranking, question: Question, metric: str, names: Mapping[str, str]
-) -> Flip | None:
+def _looser(points: Sequence[MeasuredLoad], best: Option | None, question: Question, bound: SloLimit) -> Flip | None:
     """The smallest bound beyond the present one at which the choice is another."""
-    bound = next(bound for bound in question.bounds if bound.metric == metric)
-    free = question.with_limit(metric, math.inf)
-    sign = -1.0 if question.by == "goodput" else 1.0
-    events: list[tuple[float, tuple[int, float, str], str, Reading]] = []
-    for key, group in _grouped(points).items():
-        for point in group:
-            reading = score(point, question)
-            if reading is None or metric not in point.readings:
+    worst_allowed = OptionStanding.SURE if question.strict else OptionStanding.UNCERTAIN
+    events: list[tuple[float, tuple[float, float, str], Option]] = []
+    for options in weighed(points, question.with_limit(bound.metric, math.inf)):
+        group = [option.point for option in options]
+        for option in options:
+            if option.score is None or bound.metric not in option.point.readings:
                 continue
-            elsewhere, _ = judge(point, group, free)
-            surely = max(surely_from(point, group, bound), bound.limit)
-            perhaps = max(holds_from(point, metric), bound.limit)
-            for edge, standing in ((perhaps, OptionStanding.UNCERTAIN), (surely, OptionStanding.SURE)):
-                reached = max(standing, elsewhere)
-                is_allowed = reached <= (OptionStanding.SURE if question.strict else OptionStanding.UNCERTAIN)
-                if bound.limit < edge < math.inf and is_allowed:
-                    events.append((edge, (int(reached), sign * reading.value, names[key]), key, reading))
-    best = ranking.best
+            edges = (
+                (holds_from(option.point, bound.metric), OptionStanding.UNCERTAIN),
+                (surely_from(option.point, group, bound), OptionStanding.SURE),
+            )
+            for edge, standing in edges:
+                reached = replace(option, standing=max(standing, option.standing))
+                if bound.limit < edge < math.inf and reached.standing <= worst_allowed:
+                    events.append((edge, order(reached, question), reached))
     leader = order(best, question) if best else (math.inf, math.inf, "")
-    for edge, position, key, reading in sorted(events, key=lambda event: event[:3]):
+    for edge, position, option in sorted(events, key=lambda event: event[:2]):
         if position < leader:
             leader = position
-            if best is None or key != best.configuration.key:
-                is_tied = best is not None and best.score is not None and best.score.overlaps(reading) is True
-                return Flip(metric, edge, names[key], OptionStanding(position[0]), is_tied)
+            if best is None or option.key != best.key:
+                is_tied = best is not None and relation(best, option) == "tied"
+                return Flip(bound.metric, edge, option.label, option.standing, is_tied)
     return None
 
 

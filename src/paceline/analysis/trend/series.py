@@ -16,7 +16,7 @@ from paceline.core.case import Case
 from paceline.core.environment import Driver, Environment, Git
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
-from paceline.core.record import At, Measurement, Outcome
+from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Interval, summarize
 
@@ -190,9 +190,8 @@ class _CaseValue:
     """One measurement with the run that it belongs to."""
 
     run: Run
-    case: Case
+    record: Record
     measurement: Measurement
-    warnings: tuple[str, ...]
 
 
 def history(runs: Iterable[RunRecords], metric: str) -> History:
@@ -203,21 +202,20 @@ def history(runs: Iterable[RunRecords], metric: str) -> History:
         for record in records.records if records.run.id not in counted else ():
             if record.outcome is not Outcome.OK:
                 continue
-            warnings = tuple(dict.fromkeys(warning.kind for warning in record.warnings))
             where = machine(records.run.environment, record.case.target)
             # The metric of the whole case, or of every point of its sweep; never of one rank.
             finite = [m for m in record.measurements if m.metric.name == metric and math.isfinite(m.value)]
             finite = [m for m in finite if not m.scope]
             for measurement in [m for m in finite if not m.at] or finite:
                 key = (record.case.key, tuple(measurement.at.items()), measurement.metric.unit, where)
-                groups.setdefault(key, []).append(_CaseValue(records.run, record.case, measurement, warnings))
+                groups.setdefault(key, []).append(_CaseValue(records.run, record, measurement))
         counted.add(records.run.id)
     long = {key: values for key, values in groups.items() if len({one.run.id for one in values}) > 1}
-    labels = _labels({values[-1].case.key: values[-1].case for values in long.values()})
+    labels = _labels({values[-1].record.case.key: values[-1].record.case for values in long.values()})
     # What a run's environment says is read once, however many cases it has.
     environments = {one.run.id: one.run.environment for values in long.values() for one in values}
     facts = {run: (*commit(one), fingerprint(one), settings(one)) for run, one in environments.items()}
-    made = [_series(values, labels[values[-1].case.key], str(key[-1]), facts) for key, values in long.items()]
+    made = [_series(values, labels[values[-1].record.case.key], str(key[-1]), facts) for key, values in long.items()]
     return History(
         metric=metric,
         series=tuple(sorted(made, key=lambda series: not series.is_worse)),
@@ -236,7 +234,7 @@ def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFac
         if len(repeated) > 1:
             summary = summarize([one.measurement.value for one in repeated])
             value, interval = summary.median, summary.median_interval
-        warnings = tuple(dict.fromkeys(warning for one in repeated for warning in one.warnings))
+        warnings = tuple(dict.fromkeys(warning.kind for one in repeated for warning in one.record.warnings))
         started_at = repeated[0].run.started_at
         points.append(TrendPoint(run_id, started_at, value, interval, *facts[run_id], warnings, len(repeated)))
     # A factor is what people ask for, and noise grows with the value: ratios where there can be any.
@@ -248,7 +246,7 @@ def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFac
         fit = find_changes([point.value for point in points], SMALLEST_NOISE * largest or 1.0)
     last = values[-1]
     return TrendSeries(
-        case=last.case,
+        case=last.record.case,
         label=label,
         at=last.measurement.at,
         metric=last.measurement.metric,

@@ -46,7 +46,13 @@ class Change:
     earliest: int  # where it may also have begun, with 95 % confidence
     latest: int
     difference: float  # of the new level from the old one, in the units of the series
-    interval: Interval
+    half_width: float  # of its interval
+
+    @property
+    def interval(self) -> Interval:
+        """Of the difference."""
+        low, high = self.difference - self.half_width, self.difference + self.half_width
+        return Interval(low=low, high=high, confidence=CONFIDENCE)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,9 @@ def find_changes(series: Sequence[float], smallest_noise: float = SMALLEST_NOISE
     levels = _levels(scaled, cuts)
     changes, fitted = _with_drifts(scaled, cuts, levels)
     return Fit(
-        changes=tuple(_in_units(change, noise) for change in changes),
+        changes=tuple(
+            replace(one, difference=noise * one.difference, half_width=noise * one.half_width) for one in changes
+        ),
         levels=tuple((centre + noise * fitted).tolist()),
         outliers=tuple((np.abs(scaled - fitted) > CAP).tolist()),
         noise=noise * 1.4826 * float(np.median(np.abs(scaled - fitted))),
@@ -234,7 +242,7 @@ def _step(values: Values, cuts: list[int], levels: list[float], index: int) -> C
     needed = int(np.searchsorted(np.cumsum(weights[order]), CONFIDENCE * weights.sum())) + 1
     earliest, latest = (begin + 1 + int(edge) for edge in (order[:needed].min(), order[:needed].max()))
     difference, half_width = levels[index + 1] - levels[index], _half_width(values, cuts, levels, index)
-    return _change("step", cuts[index], cuts[index], earliest, latest, difference, half_width)
+    return Change("step", cuts[index], cuts[index], earliest, latest, difference, half_width)
 
 
 def _drift(
@@ -271,7 +279,7 @@ def _drift(
     spread = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
     half_width = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
     left, arrived = begin + int(start) + 1, begin + math.ceil(stop)
-    return _change("drift", left, arrived, left, left, after - before, half_width), line, last
+    return Change("drift", left, arrived, left, left, after - before, half_width), line, last
 
 
 def _two_levels(values: Values, way: Values, weights: Values) -> tuple[float, float, float] | None:
@@ -284,19 +292,3 @@ def _two_levels(values: Values, way: Values, weights: Values) -> tuple[float, fl
     p, q = float((weights * back * values).sum()), float((weights * way * values).sum())
     before, after = (c * p - b * q) / determinant, (a * q - b * p) / determinant
     return before, after, math.sqrt((a + c + 2.0 * b) / determinant)
-
-
-def _change(
-    kind: StepKind, at: int, until: int, earliest: int, latest: int, difference: float, half_width: float
-) -> Change:
-    interval = Interval(low=difference - half_width, high=difference + half_width, confidence=CONFIDENCE)
-    return Change(kind, at, until, earliest, latest, difference, interval)
-
-
-def _in_units(change: Change, noise: float) -> Change:
-    interval = change.interval
-    return replace(
-        change,
-        difference=noise * change.difference,
-        interval=Interval(low=noise * interval.low, high=noise * interval.high, confidence=interval.confidence),
-    )

@@ -86,7 +86,7 @@ def _option(option: Option, advice: Recommendation) -> dict[str, Any]:
     point = option.point
     return {
         "configuration": option.label,
-        "choices": dict(option.configuration.choices),
+        "choices": dict(option.point.configuration.choices),
         "keeps": option.standing.name.lower(),
         "load": point.load,
         "searched": point.is_capacity,
@@ -116,7 +116,7 @@ def _row(option: Option, advice: Recommendation) -> dict[str, Any]:
     row: dict[str, Any] = {
         "work": advice.work,
         "configuration": option.label,
-        "machine": option.configuration.choices[MACHINE],
+        "machine": option.point.configuration.choices[MACHINE],
         "load": point.load,
         "searched": point.is_capacity,
         "keeps": option.standing.name.lower(),
@@ -126,7 +126,7 @@ def _row(option: Option, advice: Recommendation) -> dict[str, Any]:
         "price_basis": point.price.basis if point.price else point.no_price,
         "energy_basis": "; ".join(point.energy.inputs) if point.energy else None,
         "runs": ";".join(point.runs),
-        "choices": json.dumps(dict(option.configuration.choices), sort_keys=True),
+        "choices": json.dumps(dict(option.point.configuration.choices), sort_keys=True),
     }
     for name, reading in _figures(option, advice).items():
         if reading is not None:

@@ -100,7 +100,7 @@ def what_if(advice: Recommendation) -> list[str]:
         lines += _rival(best, changes.rival, advice)
     if changes.unsure is not None and best is not None:
         other = changes.unsure
-        name = "The same" if other.configuration.key == best.configuration.key else other.label
+        name = "The same" if other.key == best.key else other.label
         lines.append(
             f"{name}{at_load(other)} would be better ({score_text(other.score, advice)}) if it surely met the "
             f"SLO: {missed(other.misses[0])}. Measure it longer."
