@@ -18,18 +18,16 @@ from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from fastapi import Depends, HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, JSONResponse
 
-from paceline.core.errors import InputError, StoreError
-from paceline.core.parameters import in_words
+from paceline.core.errors import StoreError
 from paceline.core.run import RunRecords
 from paceline.report.render.html import page_templates
-from paceline.service.api.errors import Refused
+from paceline.service.api.errors import EXPECTED, refused
 from paceline.service.api.guard import OPEN_PATHS
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
@@ -129,17 +127,10 @@ class Site:
                 async def guarded(request: Request) -> Response:
                     try:
                         return await handle(request)
-                    except HTTPException as error:
-                        return site.error(request, error.status_code, str(error.detail))
-                    except Refused as error:
-                        return site.error(request, error.status, str(error))
-                    except RequestValidationError as error:
-                        first = error.errors()[0]
-                        return site.error(request, 400, f"{first['loc'][-1]}: {in_words(first)}")
-                    except InputError as error:
-                        return site.error(request, 404 if request.path_params else 400, str(error))
-                    except StoreError as error:
-                        return site.error(request, 503, str(error))
+                    except EXPECTED as error:
+                        answer = refused(error)
+                        unknown = 404 if request.path_params else 400
+                        return site.error(request, unknown if answer.status == 422 else answer.status, str(answer))
 
                 return guarded
 
