@@ -10,7 +10,7 @@ import pytest
 
 from paceline.analysis.plan.search import plan
 from paceline.analysis.plan.timing import LIBAI
-from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, ClusterRequest, _of_profile, compared
+from paceline.cli.plan import OF_DATASHEET, OF_LINKS, OF_MATRIX_PRODUCT, ClusterRequest, compared, estimate
 from paceline.core.environment import Gpu
 from paceline.core.layout import Layout
 from paceline.core.profile import Ceiling, CeilingKind, Identity, Profile
@@ -152,7 +152,7 @@ def test_measured_ceilings_are_what_a_plan_rests_on() -> None:
     )
     gpus = [Gpu(index=index, name="NVIDIA H200", memory_total=140 * 1024**3) for index in range(4)]
     request = ClusterRequest(gpus=8, device=None, memory=None, gpus_per_node=None, network=None, precision="bf16")
-    known = _of_profile(request, profile, gpus)
+    known = estimate(request, "NVIDIA H200", gpus, profile)
     cluster = known.cluster
     assert (cluster.gpus_per_node, cluster.memory) == (4, 140 * 1024**3)
     assert cluster.rate == pytest.approx(OF_MATRIX_PRODUCT * 780e12)

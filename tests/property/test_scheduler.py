@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.service.scheduler.cluster import STRETCH
-from paceline.service.scheduler.state import Demand
+from paceline.service.scheduler.state import STRETCH, Demand
 from support.scheduling import Drive, conflicts, demand, node
 
 seconds = st.floats(0.5, 500.0)

@@ -8,8 +8,15 @@ from heapq import heappop, heappush
 from itertools import combinations
 
 from paceline.service.scheduler import events
-from paceline.service.scheduler.cluster import STRETCH, ClusterState
-from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Needs, SchedulerDevice
+from paceline.service.scheduler.state import (
+    STRETCH,
+    ClusterState,
+    Demand,
+    Follower,
+    JobPlacement,
+    Needs,
+    SchedulerDevice,
+)
 
 GPU = SchedulerDevice("gpu", memory_gib=80)
 

@@ -32,9 +32,14 @@ _AGAIN = (429, 502, 503, 504)
 
 
 class NoLeader(PacelineError):
-    """No leader answers, or one that cannot."""
+    """No leader answers, or one that cannot; `again_after` so many seconds, if that may help."""
 
     exit_code = 2
+
+    def __init__(self, message: str, again_after: float | None = None, *, is_absent: bool = False) -> None:
+        super().__init__(message)
+        self.again_after = again_after
+        self.is_absent = is_absent
 
 
 def leader_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -127,10 +132,11 @@ class Client:
         while True:
             try:
                 return self._once(method, path, body)
-            except _Again as again:
-                wait = max(pause, again.after)
-                if time.monotonic() + wait - begun > (self._absent if again.is_absent else self._patience):
-                    raise again.error from None
+            except NoLeader as error:
+                wait = max(pause, error.again_after or 0.0)
+                patience = self._absent if error.is_absent else self._patience
+                if error.again_after is None or time.monotonic() + wait - begun > patience:
+                    raise
             self._sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -159,39 +165,28 @@ class Client:
         except (OSError, HTTPException) as error:  # it went away in the middle of an answer
             raise self._unreachable(error) from None
 
-    def _refused(self, error: urllib.error.HTTPError) -> Exception:
+    def _refused(self, error: urllib.error.HTTPError) -> PacelineError:
+        after = error.headers.get("Retry-After", "")
+        again_after = None if error.code not in _AGAIN else float(after) if after.isdecimal() else 0.0
         with error:
             try:
                 detail = json.loads(error.read(1 << 20))["error"]
                 message = str(detail["message"])
             except (ValueError, KeyError, TypeError, OSError):  # a proxy, or a server that is too busy for more
-                stranger = NoLeader(f"what answers at {self.url} is not a leader of Paceline: status {error.code}")
-                return _Again(stranger) if error.code in _AGAIN else stranger
+                message = f"what answers at {self.url} is not a leader of Paceline: status {error.code}"
+                return NoLeader(message, again_after)
         words = f"{message}; {detail['remedy']}" if detail.get("remedy") else message
-        if error.code in _AGAIN:
-            after = error.headers.get("Retry-After", "")
-            return _Again(NoLeader(f"the leader at {self.url}: {words}"), float(after) if after.isdecimal() else 0.0)
-        if error.code >= 500:
-            return NoLeader(f"the leader at {self.url}: {words}")
+        if again_after is not None or error.code >= 500:
+            return NoLeader(f"the leader at {self.url}: {words}", again_after)
         fields = {name: detail.get(name) for name in ("case", "key", "value", "suggestion")}
         return InputError(str(detail.get("code", "refused")), words, **fields)
 
-    def _unreachable(self, reason: object) -> Exception:
+    def _unreachable(self, reason: object) -> NoLeader:
         if isinstance(reason, ssl.SSLError):
             return NoLeader(f"the leader at {self.url} is not trusted: {reason}; $SSL_CERT_FILE names the certificate")
         why = getattr(reason, "strerror", None) or reason
         remedy = f"start one with `paceline leader`, or say where it is with --leader or ${LEADER}"
-        return _Again(NoLeader(f"no leader answers at {self.url} ({why}): {remedy}"), is_absent=True)
-
-
-class _Again(Exception):
-    """Worth another try; `error` is what it comes to otherwise."""
-
-    def __init__(self, error: PacelineError, after: float = 0.0, *, is_absent: bool = False) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.after = after
-        self.is_absent = is_absent
+        return NoLeader(f"no leader answers at {self.url} ({why}): {remedy}", 0.0, is_absent=True)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

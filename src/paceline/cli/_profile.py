@@ -51,7 +51,8 @@ def measure(overrides: dict[str, Any], store: str | None, *, as_json: bool) -> i
         click.echo(f"\nProfile: {path}")
 
     output = _running.Output(as_json=as_json, report=False, answer=keep)
-    return _running.start(load_suite(SUITE), overrides, store, output, None)
+    suite = load_suite(SUITE)
+    return _running.start(suite.name, _running.expand_here(suite, overrides), store, output)
 
 
 def profile_of(records: RunRecords) -> Profile:

@@ -144,7 +144,7 @@ def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Be
 
 INTERRUPTED = 130
 
-Others = World | HostRanks | None  # who measures together: processes of a launcher, hosts, or this machine alone
+Others = JoinedRanks | HostRanks | None  # who measures together: processes of a launcher, hosts, or this machine alone
 
 
 @dataclass(frozen=True)
@@ -180,28 +180,57 @@ class Output:
 def others(
     hosts: str | None, remote_shell: str | None, remote_python: str | None, master_address: str | None
 ) -> Iterator[Others]:
-    """Who measures together; a process that a launcher started next to the first takes part here, and exits."""
+    """Who measures together; a process that a launcher started next to the first takes part here, and exits.
+
+    Whatever happens in the first, the processes next to it hear when it is over, and its exit code.
+    """
     world = World.of_environment()
-    if hosts is None:
-        if remote_shell or remote_python or master_address:
-            message = "--remote-shell, --remote-python and --master-address go with --hosts A,B"
-            raise InputError("remote-without-hosts", message, key="--hosts")
-        if world is not None and world.rank != 0:
-            sys.exit(follow(world))
-        yield world
+    if hosts is not None:
+        if world is not None:
+            message = "--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun"
+            raise InputError("hosts-with-launcher", message, key="--hosts", value=hosts)
+        shell = RemoteShell(remote_shell or SSH, remote_python or sys.executable)
+        with closing(HostRanks(read_hosts(hosts), shell, master_address)) as ranks:
+            yield ranks
         return
-    if world is not None:
-        message = "--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun"
-        raise InputError("hosts-with-launcher", message, key="--hosts", value=hosts)
-    shell = RemoteShell(remote_shell or SSH, remote_python or sys.executable)
-    with closing(HostRanks(read_hosts(hosts), shell, master_address)) as ranks:
-        yield ranks
+    if remote_shell or remote_python or master_address:
+        message = "--remote-shell, --remote-python and --master-address go with --hosts A,B"
+        raise InputError("remote-without-hosts", message, key="--hosts")
+    if world is None:
+        yield None
+        return
+    joined = JoinedRanks(world)
+    if world.rank != 0:
+        sys.exit(_follow(joined))
+    code = 1
+    try:
+        yield joined
+        code = 0
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else code
+        raise
+    except PacelineError as error:
+        code = error.exit_code
+        raise
+    finally:
+        joined.announce([])  # unless there were cases, which then stand
+        joined.leave(code)
+
+
+def _follow(joined: JoinedRanks) -> int:
+    """In a process that a launcher started next to the first: take part in every case, keep nothing."""
+    from paceline.runner.fork_client import WarmServer
+
+    with WarmServer() as server:
+        for case in joined.hear_cases():
+            joined.execute(server, case, lambda _progress: None)
+    return joined.leave(0)
 
 
 def expand_here(
     suite: Suite,
     overrides: dict[str, Any],
-    world: Others,
+    world: Others = None,
     peer: str | None = None,
     paired: PairedRuns | None = None,
     filters: Sequence[str] = (),  # what the name of a case must have in it
@@ -222,30 +251,23 @@ def expand_here(
 
 
 def start(
-    suite: Suite,
-    overrides: dict[str, Any],
+    name: str,
+    cases: list[Case],
     store: str | None,
     output: Output,
-    world: Others,
-    peer: str | None = None,
+    world: Others = None,
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
-    paired: PairedRuns | None = None,
-    filters: Sequence[str] = (),
 ) -> int:
-    """Measure a suite from the beginning; returns the exit code."""
+    """Measure the cases of a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
-    def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        cases = expand_here(suite, overrides, world, peer, paired, filters)
-        with open_store(store) as opened:
-            run = _new_run(suite, cases, world, tags)
-            if traces is not None:
-                run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
-            opened.begin(run)
-            return _measure(opened, run, run.cases, {}, output, joined)
-
-    return _together(world, measure)
+    with open_store(store) as opened:
+        run = _new_run(name, cases, world, tags)
+        if traces is not None:
+            run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
+        opened.begin(run)
+        return _measure(opened, run, run.cases, {}, output, world)
 
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
@@ -253,62 +275,31 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
     from paceline.core.benchmark import BENCHMARKS
     from paceline.store import open_existing
 
-    def measure(joined: JoinedRanks | HostRanks | None) -> int:
-        with open_existing(store) as opened:
-            run_id = opened.find_run(name)
-            if opened.is_alive(run_id):
-                message = f"run {run_id} is still being measured by another process; wait for it or end it"
-                raise InputError("run-in-progress", message, key="--resume", value=run_id)
-            opened.recover(run_id)
-            stored = opened.load(run_id)
-            again = {case.index for case in stored.missing}
-            if retry_failed:
-                again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
-            todo = [case for case in stored.run.cases if case.index in again]
-            here = world.nodes if world is not None else 1
-            for case in todo:  # one that says over how many hosts it goes must not be resumed over others
-                benchmark = BENCHMARKS.get(case.benchmark)
-                nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
-                if nodes not in (None, here):
-                    same = "give the same --hosts as before"
-                    message = f"{case.title} is for {nodes} nodes, but it would run on {here}: {same}"
-                    raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
-            opened.reopen(run_id)
-            attempts = {record.case.index: record.attempt for record in stored.records}
-            return _measure(opened, stored.run, todo, attempts, output, joined)
-
-    return _together(world, measure)
+    with open_existing(store) as opened:
+        run_id = opened.find_run(name)
+        if opened.is_alive(run_id):
+            message = f"run {run_id} is still being measured by another process; wait for it or end it"
+            raise InputError("run-in-progress", message, key="--resume", value=run_id)
+        opened.recover(run_id)
+        stored = opened.load(run_id)
+        again = {case.index for case in stored.missing}
+        if retry_failed:
+            again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
+        todo = [case for case in stored.run.cases if case.index in again]
+        here = world.nodes if world is not None else 1
+        for case in todo:  # one that says over how many hosts it goes must not be resumed over others
+            benchmark = BENCHMARKS.get(case.benchmark)
+            nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
+            if nodes not in (None, here):
+                same = "give the same --hosts as before"
+                message = f"{case.title} is for {nodes} nodes, but it would run on {here}: {same}"
+                raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
+        opened.reopen(run_id)
+        attempts = {record.case.index: record.attempt for record in stored.records}
+        return _measure(opened, stored.run, todo, attempts, output, world)
 
 
-def follow(world: World) -> int:
-    """In a process that a launcher started next to the first: take part in every case, keep nothing."""
-    from paceline.runner.fork_client import WarmServer
-
-    joined = JoinedRanks(world)
-    with WarmServer() as server:
-        for case in joined.hear_cases():
-            joined.execute(server, case, lambda _progress: None)
-    return joined.leave(0)
-
-
-def _together(world: Others, measure: Callable[[JoinedRanks | HostRanks | None], int]) -> int:
-    """Measure with the other processes, if a launcher started some; whatever happens, they hear when it is over."""
-    if not isinstance(world, World):
-        return measure(world)
-    joined = JoinedRanks(world)
-    code = 1
-    try:
-        code = measure(joined)
-    except PacelineError as error:
-        code = error.exit_code
-        raise
-    finally:
-        joined.announce([])  # unless there were cases, which then stand
-        joined.leave(code)
-    return code
-
-
-def _new_run(suite: Suite, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
+def _new_run(name: str, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
     from paceline.machine import describe
     from paceline.machine.software import scrub
     from paceline.version import VERSION
@@ -318,7 +309,7 @@ def _new_run(suite: Suite, cases: list[Case], world: Others, tags: Sequence[str]
     words = [os.fsencode(word).decode(errors="replace") for word in sys.argv[1:]]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        name=suite.name,
+        name=name,
         started_at=now,
         version=VERSION,
         command=[scrub(word) for word in ["paceline", *words]],
@@ -334,11 +325,11 @@ def _measure(
     todo: list[Case],
     attempts: dict[int, int],
     output: Output,
-    joined: JoinedRanks | HostRanks | None,
+    world: Others,
 ) -> int:
     """Measure, report, and say with the exit code whether all is well."""
-    if joined is not None:
-        joined.announce(todo)
+    if world is not None:
+        world.announce(todo)
     listener = output.listener()
     suite_run = SuiteRun(
         run=run,
@@ -346,7 +337,7 @@ def _measure(
         sink=store,
         listener=listener,
         attempts=attempts,
-        execute=joined.execute if joined is not None else execute_here,
+        execute=world.execute if world is not None else execute_here,
     )
     catch_interrupts()
     try:

@@ -19,14 +19,13 @@ from paceline.core.quantity import parse_size, show_count, show_scaled, show_siz
 from paceline.core.subject import FloatPrecision
 from paceline.core.transformer import as_published, transformer
 from paceline.devices import datasheet, device_count
-from paceline.devices.datasheet import Datasheet
 from paceline.machine import describe
 from paceline.machine.profile import identity_of, load_profile
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:
     from paceline.core.environment import Gpu
-    from paceline.core.profile import Profile
+    from paceline.core.profile import Ceiling, Profile
     from paceline.core.run import RunRecords
     from paceline.report.document import Document
 
@@ -78,95 +77,80 @@ class ClusterEstimate:
 def find_cluster(request: ClusterRequest) -> ClusterEstimate:
     """The best figures of the GPUs: measured, otherwise those of the datasheet, otherwise published ones of others."""
     if request.device is not None:
-        sheet = datasheet(request.device)
-        if sheet is None:
-            message = (
-                f"there is no datasheet of '{request.device}': write the name as the driver gives it, such as H200, "
-                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2"
-            )
-            raise InputError("unknown-device", message, key="--device", value=request.device)
-        return _of_datasheet(request, request.device, sheet, [])
+        return estimate(request, request.device)
     environment = describe()
     gpus = [gpu for gpu in environment.usable_gpus if gpu.name]
     if not gpus:
         return _published(request)
-    profile = load_profile(identity_of(environment))
-    precision: LayoutPrecision = request.precision or "bf16"
-    name = gpus[0].name or ""
-    if profile is not None and profile.ceiling("compute", precision, device_name=name):
-        return _of_profile(replace(request, precision=precision), profile, gpus)
+    return estimate(request, gpus[0].name or "", gpus, load_profile(identity_of(environment)))
+
+
+def estimate(
+    request: ClusterRequest, name: str, gpus: Sequence[Gpu] = (), profile: Profile | None = None
+) -> ClusterEstimate:
+    """A cluster of GPUs of this name, by what was measured of those here, if there are some, or by the datasheet."""
     sheet = datasheet(name)
-    if sheet is None:
+    precision: LayoutPrecision = request.precision or "bf16"
+    product = profile.ceiling("compute", precision, device_name=name) if profile is not None else None
+    streamed: Ceiling | None = None
+    sums: list[Ceiling] = []
+    if profile is not None and product is not None:
+        rate, peak = product.value * OF_MATRIX_PRODUCT, product.datasheet or product.value
+        streamed = profile.ceiling("memory", "device memory", device_name=name)
+        sums = [one for one in profile.ceilings if one.name.startswith("all-reduce, ") and is_accelerator(one.device)]
+        basis = [
+            f"measured ceilings of {name} on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}: matrix product in "
+            f"{precision} {show_scaled(product.value, 'FLOP/s')}, of which layers are assumed to reach "
+            f"{100 * OF_MATRIX_PRODUCT:.0f} %"
+        ]
+    elif sheet is not None:
+        precision = request.precision or ("bf16" if sheet.rate("bf16") else "fp16")
+        of_sheet = sheet.rate(precision)
+        if of_sheet is None:
+            message = f"{name} does not compute in {precision}: choose another --precision"
+            raise InputError("precision-not-supported", message, key="--precision", value=precision)
+        rate, peak = of_sheet * OF_DATASHEET, of_sheet
+        basis = [
+            f"the datasheet of {name}: {show_scaled(peak, 'FLOP/s')} in {precision}, of which layers are assumed to "
+            f"reach {100 * OF_DATASHEET:.0f} %"
+        ]
+    else:
         message = (
             f"there are no figures of {name} in {precision}: measure it first (paceline machine --measure), or plan "
             "for another with --device"
         )
+        if request.device is not None:
+            message = (
+                f"there is no datasheet of '{name}': write the name as the driver gives it, such as H200, "
+                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2"
+            )
         raise InputError("unknown-device", message, key="--device", value=name)
-    return _of_datasheet(request, name, sheet, gpus)
-
-
-def _of_profile(request: ClusterRequest, profile: Profile, gpus: list[Gpu]) -> ClusterEstimate:
-    name, precision = gpus[0].name or "", request.precision or "bf16"
-    product = profile.ceiling("compute", precision, device_name=name)
-    assert product is not None
-    sheet = datasheet(name)
-    memory = profile.ceiling("memory", "device memory", device_name=name)
-    basis = [
-        f"measured ceilings of {name} on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}: matrix product in "
-        f"{precision} {show_scaled(product.value, 'FLOP/s')}, of which layers are assumed to reach "
-        f"{100 * OF_MATRIX_PRODUCT:.0f} %"
-    ]
-    if memory is not None:
-        bandwidth = memory.value
+    if streamed is not None:
+        bandwidth = streamed.value
     elif sheet is not None:
         bandwidth = OF_MEMORY_BANDWIDTH * sheet.memory_bandwidth
     else:
         message = f"the memory of {name} was not measured: measure again (paceline machine --measure)"
         raise InputError("memory-not-measured", message, value=name)
-    sums = [one for one in profile.ceilings if one.name.startswith("all-reduce, ") and is_accelerator(one.device)]
     link = next((one.value for one in sums if one.kind == "link"), None)
     if link is None:
-        link, assumption = _assumed_links(request, sheet)
-        basis += assumption
-    latency = next((one.value for one in sums if one.kind == "latency"), SMALL_ALL_REDUCE)
-    rate, peak = product.value * OF_MATRIX_PRODUCT, product.datasheet or product.value
-    cluster, assumption = _cluster(request, gpus, rate, peak, bandwidth, link, latency)
-    return ClusterEstimate(cluster, name, precision, (*basis, *assumption))
-
-
-def _of_datasheet(request: ClusterRequest, name: str, sheet: Datasheet, gpus: list[Gpu]) -> ClusterEstimate:
-    precision: LayoutPrecision = request.precision or ("bf16" if sheet.rate("bf16") else "fp16")
-    peak = sheet.rate(precision)
-    if peak is None:
-        message = f"{name} does not compute in {precision}: choose another --precision"
-        raise InputError("precision-not-supported", message, key="--precision", value=precision)
-    basis = (
-        f"the datasheet of {name}: {show_scaled(peak, 'FLOP/s')} in {precision}, of which layers are assumed to reach "
-        f"{100 * OF_DATASHEET:.0f} %"
-    )
-    link, of_links = _assumed_links(request, sheet)
-    bandwidth = OF_MEMORY_BANDWIDTH * sheet.memory_bandwidth
-    cluster, of_network = _cluster(request, gpus, peak * OF_DATASHEET, peak, bandwidth, link, SMALL_ALL_REDUCE)
-    return ClusterEstimate(cluster, name, precision, (basis, *of_links, *of_network))
-
-
-def _cluster(
-    request: ClusterRequest, gpus: list[Gpu], rate: float, peak: float, bandwidth: float, link: float, latency: float
-) -> tuple[Cluster, list[str]]:
-    """The cluster of GPUs like those here, if there are some, and what is assumed of its network."""
-    per_node = request.gpus_per_node or (len(gpus) if len(gpus) > 1 else GPUS_PER_NODE)
+        link, how = PCIE, "over PCIe"
+        if sheet is not None and sheet.link_bandwidth:
+            link, how = OF_LINKS * sheet.link_bandwidth, f"{100 * OF_LINKS:.0f} % of NVLink"
+        if request.gpus > 1:
+            reached = show_scaled(link, "B/s")
+            basis.append(f"an all-reduce between the GPUs of a node assumed to reach {reached}, {how}")
     memory = request.memory or (gpus[0].memory_total if gpus else None)
     if not memory:
         message = "how much memory the GPU has is not in its datasheet: add --memory, such as 80GiB"
         raise InputError("missing-memory", message, key="--memory")
-    network, assumption = request.network, list[str]()
-    if network is not None:
-        assumption.append(f"a network of {show_scaled(network, 'B/s')} for each node, as given")
-    else:
-        network = NETWORK_PER_GPU * per_node
-        if request.gpus > per_node:
-            text = f"a network of {show_scaled(network, 'B/s')} for each node assumed; give yours with --network"
-            assumption.append(text)
+    per_node = request.gpus_per_node or (len(gpus) if len(gpus) > 1 else GPUS_PER_NODE)
+    network = request.network or NETWORK_PER_GPU * per_node
+    of_network = f"a network of {show_scaled(network, 'B/s')} for each node"
+    if request.network is not None:
+        basis.append(f"{of_network}, as given")
+    elif request.gpus > per_node:
+        basis.append(f"{of_network} assumed; give yours with --network")
     cluster = Cluster(
         gpus_per_node=per_node,
         memory=float(memory),
@@ -174,21 +158,13 @@ def _cluster(
         peak=peak,
         memory_bandwidth=bandwidth,
         intra_bandwidth=link,
-        intra_latency=latency,
+        intra_latency=next((one.value for one in sums if one.kind == "latency"), SMALL_ALL_REDUCE),
         inter_bandwidth=network,
         inter_latency=SMALL_BETWEEN_NODES,
         layer_overhead=LAYER_OVERHEAD,
         overlap=OVERLAP,
     )
-    return cluster, assumption
-
-
-def _assumed_links(request: ClusterRequest, sheet: Datasheet | None) -> tuple[float, list[str]]:
-    rate, how = PCIE, "over PCIe"
-    if sheet is not None and sheet.link_bandwidth:
-        rate, how = OF_LINKS * sheet.link_bandwidth, f"{100 * OF_LINKS:.0f} % of NVLink"
-    text = f"an all-reduce between the GPUs of a node assumed to reach {show_scaled(rate, 'B/s')}, {how}"
-    return rate, [text] if request.gpus > 1 else []
+    return ClusterEstimate(cluster, name, precision, tuple(basis))
 
 
 def _published(request: ClusterRequest) -> ClusterEstimate:
@@ -310,7 +286,7 @@ def command(
             _show_compared(lines)
 
     output = _running.Output(as_json=as_json, report=False, answer=answer)
-    sys.exit(_running.start(suite, {}, store, output, None))
+    sys.exit(_running.start(suite.name, _running.expand_here(suite, {}), store, output))
 
 
 def _size(flag: str, text: str | None) -> int | None:

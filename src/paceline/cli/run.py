@@ -29,17 +29,15 @@ class RunCommand(click.Command):
         return [*super().get_params(ctx), *ctx.meta.get(FLAGS, [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        args = joined_value(args, lambda words: self._named(words) is not None)
-        resumed = "--resume" in args or any(arg.startswith("--resume=") for arg in args)
-        what = self._named(args) or (None if resumed else DEFAULT_SUITE)
-        if what is not None:
-            suite = find_suite(what)
-            ctx.meta[SUITE] = suite
-            names = dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases)
-            ctx.meta[FLAGS] = flags_of(_fields_of(names), required=not suite.is_written)
-        elif self._other_flags(args):  # a resumed run, which takes no parameters: know them, to say so
-            ctx.meta[FLAGS] = flags_of(_every_field())
         try:
+            args = joined_value(args, lambda words: self._named(ctx, words) is not None)
+            resumed = "--resume" in args or any(arg.startswith("--resume=") for arg in args)
+            what = self._named(ctx, args) or (None if resumed else DEFAULT_SUITE)
+            if what is not None:
+                suite = find_suite(what)
+                ctx.meta[SUITE] = suite
+                names = dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases)
+                ctx.meta[FLAGS] = flags_of(_fields_of(names), required=not suite.is_written)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             flags = [flag for option in self.get_params(ctx) for flag in option.opts if flag.startswith("-")]
@@ -47,32 +45,19 @@ class RunCommand(click.Command):
         except click.UsageError as error:  # one line, as for every other mistake
             raise InputError("usage", error.format_message()) from None
 
-    def _named(self, args: Sequence[str]) -> str | None:
+    def _named(self, ctx: click.Context, args: Sequence[str]) -> str | None:
         """The first argument that is neither a flag nor the value of one."""
         if args and not args[0].startswith("-"):
             return args[0]
-        # To import every benchmark takes most of the time in which a run starts.
-        more = flags_of(_every_field()) if self._other_flags(args) else []
-        takes_value = {
-            name
-            for option in (*self.params, *more)
-            if isinstance(option, click.Option) and not option.is_flag
-            for name in option.opts
-        }
-        skip = False
-        for arg in args:
-            if skip:
-                skip = False
-            elif arg in takes_value:
-                skip = True
-            elif not arg.startswith("-"):
-                return arg
-        return None
-
-    def _other_flags(self, args: Sequence[str]) -> bool:
-        """Whether there may be flags of a benchmark, or the user asks for all flags."""
         fixed = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        return any(arg.startswith("-") and arg.partition("=")[0] not in fixed for arg in args)
+        # To import every benchmark takes most of the time in which a run starts.
+        may_have_others = any(arg.startswith("-") and arg.partition("=")[0] not in fixed for arg in args)
+        ctx.meta[FLAGS] = flags_of(_every_field()) if may_have_others else []
+        parser = self.make_parser(ctx)
+        parser.ignore_unknown_options = True
+        values, others, _ = parser.parse_args(list(args))
+        words = (word for word in (values["what"], *others) if isinstance(word, str))  # unknown flags among them
+        return next((word for word in words if not word.startswith("-")), None)
 
 
 @click.command(cls=RunCommand, params=case_flags())
@@ -167,19 +152,18 @@ def command(
         raise InputError("dry-run-with-resume", message, key="--dry-run")
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
-        if dry_run:
-            cases = _running.expand_here(ctx.meta[SUITE], overrides, world, peer, paired, filters)
-            if profile is not None:
-                refuse_if_none_can(cases)
-            for case in cases:
-                line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
-                click.echo(case.model_dump_json() if as_json else line)
-        elif resume is not None:
+        if resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
-        else:
-            traces = folder_of(profile)
-            suite = ctx.meta[SUITE]
-            sys.exit(_running.start(suite, overrides, store, output, world, peer, tags, traces, paired, filters))
+        traces = folder_of(profile) if not dry_run else None
+        suite: Suite = ctx.meta[SUITE]
+        cases = _running.expand_here(suite, overrides, world, peer, paired, filters)
+        if not dry_run:
+            sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces))
+        if profile is not None:
+            refuse_if_none_can(cases)
+        for case in cases:
+            line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
+            click.echo(case.model_dump_json() if as_json else line)
 
 
 def find_suite(what: str) -> Suite:

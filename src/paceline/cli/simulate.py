@@ -8,15 +8,9 @@ from pathlib import Path
 
 import click
 
-from paceline.cli._answers import Answer, format_options
+from paceline.cli._answers import FORMATS, Answer, format_options
 
-FORMATS = {
-    "html": "A self-contained page.",
-    "md": "Markdown.",
-    "csv": "One row for each policy, workload and load.",
-    "json": "For programs.",
-    "png": "The comparison as a picture.",
-}
+_FORMATS = FORMATS | {"csv": "One row for each policy, workload and load.", "png": "The comparison as a picture."}
 _COUNT = click.IntRange(1, 100_000_000)
 
 
@@ -46,7 +40,7 @@ _COUNT = click.IntRange(1, 100_000_000)
     "--seeds", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many workloads of each kind."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
-@format_options(FORMATS)
+@format_options(_FORMATS)
 def command(
     workload: str,
     load: str | None,

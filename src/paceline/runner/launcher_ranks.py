@@ -154,6 +154,7 @@ class JoinedRanks:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self.world = world
+        self.size, self.nodes = world.size, world.nodes
         self._lost: dict[int, Failure] = {}  # by rank: those whose process is gone for good
         try:
             self._store: TCPStore = TCPStore(

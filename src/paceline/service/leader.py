@@ -22,8 +22,7 @@ from paceline.service.job_store import JobStore
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
 from paceline.service.scheduler import events
-from paceline.service.scheduler.cluster import ClusterState
-from paceline.service.scheduler.state import Demand, JobPlacement, Needs
+from paceline.service.scheduler.state import ClusterState, Demand, JobPlacement, Needs
 from paceline.store.queue import FollowerRow
 from paceline.store.store import Store
 

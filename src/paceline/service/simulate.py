@@ -32,8 +32,7 @@ from paceline.analysis.simulation import (
 )
 from paceline.core.errors import InputError
 from paceline.service.scheduler import events
-from paceline.service.scheduler.cluster import STRETCH, ClusterState
-from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
+from paceline.service.scheduler.state import STRETCH, ClusterState, Demand, Follower, Needs, SchedulerDevice
 
 Numbers = NDArray[np.float64]
 

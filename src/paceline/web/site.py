@@ -7,26 +7,27 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Coroutine, Iterable
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from fastapi import Depends, HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, JSONResponse
 
-from paceline.core.errors import InputError, StoreError
-from paceline.core.parameters import in_words
+from paceline.core.errors import StoreError
 from paceline.core.run import RunRecords
 from paceline.report.render.html import page_templates
-from paceline.service.api.errors import Refused
+from paceline.service.api.errors import EXPECTED, refused
 from paceline.service.api.guard import OPEN_PATHS
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.leader import Leader
@@ -35,7 +36,11 @@ from paceline.version import VERSION
 from paceline.web.job_history import STATES, counted, span
 
 LARGEST_FORM = 256 * 1024  # bytes
+MOST_ANSWERS = 16  # that are cached: those that were asked for last
+_REST = 10.0  # times as long as it took to compute an answer it is given again, whatever is new
 _TITLES = {400: "That cannot be shown", 403: "Not allowed", 404: "Not found", 503: "The leader cannot answer just now"}
+
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -122,21 +127,58 @@ class Site:
                 async def guarded(request: Request) -> Response:
                     try:
                         return await handle(request)
-                    except HTTPException as error:
-                        return site.error(request, error.status_code, str(error.detail))
-                    except Refused as error:
-                        return site.error(request, error.status, str(error))
-                    except RequestValidationError as error:
-                        first = error.errors()[0]
-                        return site.error(request, 400, f"{first['loc'][-1]}: {in_words(first)}")
-                    except InputError as error:
-                        return site.error(request, 404 if request.path_params else 400, str(error))
-                    except StoreError as error:
-                        return site.error(request, 503, str(error))
+                    except EXPECTED as error:
+                        answer = refused(error)
+                        unknown = 404 if request.path_params else 400
+                        return site.error(request, unknown if answer.status == 422 else answer.status, str(answer))
 
                 return guarded
 
         return PageRoute
+
+
+@dataclass(frozen=True)
+class _Computed(Generic[Answer]):
+    answer: Answer
+    edition: Hashable
+    at: float
+    seconds: float
+
+
+class AnswerCache(Generic[Answer]):
+    """The latest answers to the latest questions.
+
+    However many ask, at most one is computed at any time; and whoever asks the same again and again, while results
+    come in, makes the leader work a tenth of the time at most.
+    """
+
+    def __init__(
+        self,
+        edition: Callable[[], Hashable],
+        clock: Callable[[], float] = time.monotonic,
+        longest: float = 60.0,  # seconds that an answer is given without being computed again
+    ) -> None:
+        self._edition = edition
+        self._clock = clock
+        self._longest = longest
+        self._lock = threading.Lock()
+        self._computed: OrderedDict[Hashable, _Computed[Answer]] = OrderedDict()
+
+    def get(self, question: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """The answer to a question; what `compute` raises is not cached."""
+        with self._lock:
+            cached = self._computed.get(question)
+            edition, begun = self._edition(), self._clock()
+            age = begun - cached.at if cached else 0.0
+            is_current = cached is not None and cached.edition == edition and age < self._longest
+            if cached is None or not (is_current or age < cached.seconds * _REST):
+                answer = compute()
+                ended = self._clock()
+                cached = self._computed[question] = _Computed(answer, edition, ended, ended - begun)
+            self._computed.move_to_end(question)
+            while len(self._computed) > MOST_ANSWERS:
+                self._computed.popitem(last=False)
+            return cached.answer
 
 
 class ErrorPage(BaseModel):

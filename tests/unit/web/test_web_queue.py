@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from paceline.service.engines.base import Meeting
 from paceline.service.jobs import FailureKind, JobFailure, MachineNeeds
-from paceline.service.leader import Leader
-from paceline.web.pages.queue import FRESH, QueueOrder
+from paceline.web import site
+from paceline.web.pages import queue
 from support.scripted_followers import a_job
 
 GEMM = {"name": "small", "cases": [{"benchmark": "gemm", "size": 64}]}
@@ -63,22 +64,26 @@ def test_a_long_queue_is_shown_page_by_page(visited: Any) -> None:
     assert visited.get("/?page=none").status_code == 400
 
 
-def test_many_who_look_at_a_long_queue_share_one_look() -> None:
+def test_many_who_look_at_a_long_queue_share_one_look(visited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    now = 0.0
+    waiting = visited.leader.waiting
 
-    class Counted:
-        def waiting(self, limit: int) -> list[int]:
-            asked.append(limit)
-            return list(range(limit))
+    def counted(limit: int) -> Any:
+        asked.append(limit)
+        return waiting(limit)
 
-    turns = QueueOrder(cast(Leader, Counted()), clock=lambda: now)
-    assert [len(turns.first(50, of=5000)) for _ in range(3)] == [50] * 3
-    assert len(turns.first(100, of=5000)) == 100
-    now = FRESH
-    turns.first(50, of=5000)
-    turns.first(50, of=10)
-    assert asked == [50, 100, 50, 50]
+    monkeypatch.setattr(visited.leader, "waiting", counted)
+    for number in range(queue.WAITING + 3):
+        job(visited, f"job-{number:03}")
+    assert [len(visited.json("/")["waiting"]) for _ in range(2)] == [50] * 2
+    assert asked == [50, 50]
+    monkeypatch.setattr(queue, "LONG", 2)
+    monkeypatch.setattr(site, "_REST", 0.0)
+    assert [len(visited.json(path)["waiting"]) for path in ("/", "/", "/?page=2", "/")] == [50, 50, 1, 50]
+    assert asked == [50] * 3 + [100]
+    time.sleep(queue.FRESH)
+    visited.json("/")
+    assert asked == [50] * 3 + [100, 50]
 
 
 def test_only_the_changing_part_is_fetched_again(visited: Any) -> None:

@@ -189,7 +189,7 @@ def _result_routes(context: ApiContext) -> APIRouter:
     @router.get("/runs")
     def list_runs(limit: Limit = 50) -> d.RunsPage:
         """Runs, the newest first, whether a job made them or not."""
-        return d.RunsPage(runs=[d.RunSummary(**row.model_dump()) for row in store.runs(limit)])
+        return d.RunsPage(runs=store.runs(limit))
 
     @router.get("/runs/{run_id}", responses={200: {"model": d.RunView}, **declared(404)}, response_model=None)
     def show_run(run_id: RunId, samples: bool = False) -> Response:
@@ -269,16 +269,8 @@ def _catalogue_routes() -> APIRouter:
             problems, cases = admission.problems(document, sent.overrides, sent.needs)
         except InputError as error:
             problems, cases = [error], []
-        views = [
-            d.ProblemView(
-                code=error.code,
-                message=admission.message_of(error),
-                case=error.case,
-                key=error.key,
-                suggestion=error.suggestion,
-            )
-            for error in problems
-        ]
+        shown = [vars(error) | {"message": admission.message_of(error)} for error in problems]
+        views = [d.ProblemView.model_validate(one) for one in shown]
         titles = [case.title or case.benchmark for case in cases]
         return d.SuiteValidation(ok=not problems, problems=views, cases=len(cases), titles=titles[:20])
 
@@ -359,16 +351,11 @@ def _admin_routes(context: ApiContext) -> APIRouter:
     @router.get("/audit")
     def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> d.AuditPage:
         """Who did what, the newest first."""
-        return d.AuditPage(entries=[d.AuditEntry(**asdict(row)) for row in queue.audited(limit)])
+        return d.AuditPage(entries=queue.audited(limit))
 
     return router
 
 
 def _token_view(row: TokenRow) -> d.TokenView:
-    return d.TokenView(
-        name=row.name,
-        scopes=row.scopes,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        state="expired" if tokens.has_expired(row, datetime.now(UTC)) else "valid",
-    )
+    state = "expired" if tokens.has_expired(row, datetime.now(UTC)) else "valid"
+    return d.TokenView.model_validate(asdict(row) | {"state": state})  # all but its digest

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, JsonValue, StringConstraints
 from paceline.service.api.tokens import NAME
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JobFailure, JobState, MachineNeeds, Name, StrictModel
+from paceline.store.queue import AuditRow
 from paceline.store.reader import RunRow
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -100,14 +101,10 @@ class LogPage(BaseModel):
     is_over: bool = Field(description="Whether the job has ended, and this is all of its log")
 
 
-class RunSummary(RunRow):
-    """A run in a list."""
-
-
 class RunsPage(BaseModel):
     """Runs, the newest first."""
 
-    runs: list[RunSummary]
+    runs: list[RunRow]
 
 
 class RunView(BaseModel):
@@ -223,20 +220,10 @@ class TokenMade(TokenView):
     token: str
 
 
-class AuditEntry(BaseModel):
-    """Who did what."""
-
-    at: datetime
-    who: str
-    what: str
-    subject: str
-    outcome: str
-
-
 class AuditPage(BaseModel):
     """Who did what, the newest first."""
 
-    entries: list[AuditEntry]
+    entries: list[AuditRow]
 
 
 class Health(BaseModel):

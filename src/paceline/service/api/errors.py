@@ -68,6 +68,7 @@ class Refused(PacelineError):
         return JSONResponse(ErrorBody(error=detail).model_dump(exclude_none=True), self.status, headers=self.headers)
 
 
+EXPECTED = (Refused, InputError, StoreError, RequestValidationError, HTTPException)  # that have an answer of their own
 NOT_FOUND = "not-found"
 _INVALID = {"extra_forbidden": ("unknown-key", "is not a known key"), "missing": ("missing-key", "is missing")}
 MEANINGS = {
@@ -100,13 +101,14 @@ def install(app: FastAPI) -> None:
     """Answer every error in the one shape."""
 
     async def answer(_: Request, error: Exception) -> JSONResponse:
-        return _refused(error).answer()
+        return refused(error).answer()
 
-    for kind in (Refused, InputError, StoreError, RequestValidationError, HTTPException):
+    for kind in EXPECTED:
         app.add_exception_handler(kind, answer)
 
 
-def _refused(error: Exception) -> Refused:
+def refused(error: Exception) -> Refused:
+    """The answer to an error."""
     match error:
         case Refused():
             return error

@@ -18,8 +18,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import chain, count, islice
 
-from paceline.service.scheduler.cluster import Candidate, ClusterState, DemandQueue, Rank
-from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Match, Reservation
+from paceline.service.scheduler.state import (
+    Candidate,
+    ClusterState,
+    Demand,
+    DemandQueue,
+    Follower,
+    JobPlacement,
+    Match,
+    Rank,
+    Reservation,
+)
 
 # Draining wastes room: at most this part of the followers that are alike, and one job at a time unless it is due.
 DRAINED = 0.25

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
 from fastapi import APIRouter, Query, Request, Response
 from markupsafe import Markup
 from pydantic import BaseModel
@@ -28,15 +21,10 @@ from paceline.report.render import html as render_html
 from paceline.report.trend import document as trend_report
 from paceline.store.dashboard_queries import edition, headlines, metrics
 from paceline.web.pages import Page
-from paceline.web.site import Site, embedded, templates, wants_json
+from paceline.web.site import AnswerCache, Site, embedded, templates, wants_json
 
 MOST_COMPARED = 50  # runs of one side
 MOST_IN_TREND = 500  # runs
-MOST_ANSWERS = 16  # of those that were asked for last
-_REST = 10.0  # times as long as it took to compute an answer it is given again, whatever is new
-_LONGEST = 60.0  # seconds that an answer is given without being computed again
-
-Answer = TypeVar("Answer")
 
 
 class CompareQuery(BaseModel):
@@ -62,44 +50,6 @@ class LeaderboardQuery(BaseModel):
     metric: str
     top: int
     message: str = ""
-
-
-@dataclass(frozen=True)
-class _Computed(Generic[Answer]):
-    answer: Answer
-    edition: Hashable
-    at: float
-    seconds: float
-
-
-class AnswerCache(Generic[Answer]):
-    """The latest answers to the latest questions.
-
-    However many ask, at most one is computed at any time; and whoever asks the same again and again, while results
-    come in, makes the leader work a tenth of the time at most.
-    """
-
-    def __init__(self, edition: Callable[[], Hashable], clock: Callable[[], float] = time.monotonic) -> None:
-        self._edition = edition
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._computed: OrderedDict[Hashable, _Computed[Answer]] = OrderedDict()
-
-    def get(self, question: Hashable, compute: Callable[[], Answer]) -> Answer:
-        """The answer to a question; what `compute` raises is not cached."""
-        with self._lock:
-            cached = self._computed.get(question)
-            edition, begun = self._edition(), self._clock()
-            age = begun - cached.at if cached else 0.0
-            is_current = cached is not None and cached.edition == edition and age < _LONGEST
-            if cached is None or not (is_current or age < cached.seconds * _REST):
-                answer = compute()
-                ended = self._clock()
-                cached = self._computed[question] = _Computed(answer, edition, ended, ended - begun)
-            self._computed.move_to_end(question)
-            while len(self._computed) > MOST_ANSWERS:
-                self._computed.popitem(last=False)
-            return cached.answer
 
 
 def _report(site: Site, request: Request, form: str, view: BaseModel, document: Document) -> Response:

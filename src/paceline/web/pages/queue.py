@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from threading import Lock
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -18,14 +17,15 @@ from paceline.service.jobs import Job, JobState
 from paceline.service.leader import Leader
 from paceline.web.job_history import CAUSES, counted, needs_words
 from paceline.web.pages import Page
-from paceline.web.site import Site
+from paceline.web.site import AnswerCache, Site
 
 WAITING = 50  # on one page
 MACHINES = 40
 OVER = 10
 LONG = 1000  # jobs that wait
-FRESH = 1.0  # seconds
+FRESH = 1.0  # seconds for which all who look at so long a queue see the same order
 
+Turns = list[tuple[Job, float]]  # jobs that wait, in their order, with the seconds that each will probably take
 View = TypeVar("View", bound=BaseModel)
 
 
@@ -101,8 +101,8 @@ class QueuePage(BaseModel):
     trouble: str
 
 
-def queue_page(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
-    """The queue as it is now."""
+def queue_page(site: Site, turns: AnswerCache[Turns], page: int) -> QueuePage:
+    """The queue as it is now; the order of a long one, which takes time to find, is that of a moment ago."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
     active = list_jobs(site.store, ACTIVE, limit=1000)
@@ -112,7 +112,8 @@ def queue_page(site: Site, order: QueueOrder, page: int = 1) -> QueuePage:
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
     first = (page - 1) * WAITING
-    next_jobs = order.first(page * WAITING, counts[JobState.QUEUED])[first:]
+    find_turns = partial(leader.waiting, page * WAITING)
+    next_jobs = (find_turns() if counts[JobState.QUEUED] < LONG else turns.get(page, find_turns))[first:]
     waiting = [
         _view(
             WaitingJob,
@@ -191,27 +192,6 @@ def _hardware(state: FollowerState) -> str:
     return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
 
 
-class QueueOrder:
-    """The order of the queue; of a long one, which takes time to find, the same for all who look within a second."""
-
-    def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
-        self._leader = leader
-        self._clock = clock
-        self._lock = Lock()
-        self._first: list[tuple[Job, float]] = []
-        self._asked, self._at = 0, -FRESH
-
-    def first(self, count: int, of: int) -> list[tuple[Job, float]]:
-        """The jobs whose turn comes first, with the seconds that each will probably take."""
-        if of < LONG:
-            return self._leader.waiting(count)
-        with self._lock:
-            if count > self._asked or self._clock() - self._at >= FRESH:
-                self._first, self._asked = self._leader.waiting(count), count
-                self._at = self._clock()
-            return self._first[:count]
-
-
 def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
     running = counts[JobState.RUNNING] + counts[JobState.PLACED]
     waiting = counts[JobState.QUEUED]
@@ -227,11 +207,11 @@ def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/`."""
-    order = QueueOrder(site.leader)
+    turns = AnswerCache[Turns](lambda: None, longest=FRESH)
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", queue_page(site, order, page), scripts=["live.js"])
+        return site.answer(request, "queue.html", queue_page(site, turns, page), scripts=["live.js"])
 
 
 PAGE = Page("/", routes, title="Queue", order=10)

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from paceline.service.scheduler import events
-from paceline.service.scheduler.cluster import Candidate, ClusterState, DemandQueue
-from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Needs, Reservation, SchedulerDevice
+from paceline.service.scheduler.state import (
+    Candidate,
+    ClusterState,
+    Demand,
+    DemandQueue,
+    Follower,
+    JobPlacement,
+    Needs,
+    Reservation,
+    SchedulerDevice,
+)
 from support.scheduling import demand, node
 
 

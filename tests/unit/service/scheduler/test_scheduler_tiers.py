@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.service.scheduler import events
-from paceline.service.scheduler.cluster import ClusterState
-from paceline.service.scheduler.state import Demand, Follower, JobPlacement, Needs, SchedulerDevice
+from paceline.service.scheduler.state import ClusterState, Demand, Follower, JobPlacement, Needs, SchedulerDevice
 from support.refused import refused
 from support.scheduling import Drive, conflicts, demand, node
 
