@@ -53,14 +53,15 @@ REASONS = {
     0x400: "reliability",
 }
 
+# What has held the clocks down is counted by these fields.
 _COUNTERS = {
     "sw-power-cap": "NVML_FI_DEV_PERF_POLICY_POWER",
+    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
     "thermal": "NVML_FI_DEV_PERF_POLICY_THERMAL",
     "board-limit": "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT",
     "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
-    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
-    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
-    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
 }
 
 
@@ -73,16 +74,8 @@ class CudaKind(TorchGpuKind):
     graph_name = "CUDA graph"
     visible_variable = "CUDA_VISIBLE_DEVICES"
     variables = ("CUDA_DEVICE_ORDER",)
-    slowdowns = (
-        "hw-slowdown",
-        "hw-thermal-slowdown",
-        "sw-thermal-slowdown",
-        "hw-power-brake-slowdown",
-        "thermal",
-        "board-limit",
-        "reliability",
-    )
     power_cap = "sw-power-cap"
+    slowdowns = ("hw-slowdown", *(reason for reason in _COUNTERS if reason != "sw-power-cap"))
     out_of_memory_words = ("cuda", "cudnn", "cublas")
     fork_environment = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     tool = VendorTool(
