@@ -65,10 +65,7 @@ def jitter(seconds: float = 0.3) -> float:
 
 
 def _fixed_work() -> int:
-    total = 0
-    for number in range(10_000):
-        total += number * number
-    return total
+    return sum(number * number for number in range(10_000))
 
 
 class _Timex(ctypes.Structure):
