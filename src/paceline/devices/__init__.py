@@ -7,24 +7,10 @@ from functools import lru_cache
 
 from paceline.core.device import HOST, split_target
 from paceline.core.probe import attempt
-from paceline.devices.base import DEVICE_KINDS, Described, Device, DeviceKind
+from paceline.devices.base import DEVICE_KINDS, Described
+from paceline.devices.base import Device as Device
+from paceline.devices.base import DeviceKind as DeviceKind
 from paceline.devices.datasheet import Datasheet
-
-__all__ = [
-    "Device",
-    "DeviceKind",
-    "accelerators",
-    "counts",
-    "datasheet",
-    "describe_devices",
-    "device_count",
-    "fork_environment",
-    "kind_named",
-    "kind_of",
-    "open_device",
-    "showing_only",
-    "visible_variables",
-]
 
 
 @lru_cache(maxsize=32)

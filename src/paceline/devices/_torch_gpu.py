@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from paceline.core.errors import Unsupported
@@ -22,12 +24,19 @@ WARM_UP_STEPS = 3  # libraries allocate their workspaces in the first steps, whi
 
 
 class ManagementLibrary(ABC):
-    """A vendor's management library, opened; what the driver, the card or the binding cannot answer is None."""
+    """A vendor's management library; what the driver, the card or the binding cannot answer is None."""
 
+    binding: ClassVar[str]  # the module to import
+    start: ClassVar[str]  # its function to call first
     energy_counter: ClassVar[str]  # for the record
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    def __init__(self) -> None:
+        self.module = attempt(self._open)  # None, without the binding, a driver or permission: that answers nothing
+
+    def _open(self) -> ModuleType:
+        module = importlib.import_module(self.binding)
+        getattr(module, self.start)()
+        return module
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """The answer, or None for whatever reason there is none."""
@@ -56,15 +65,11 @@ class ManagementLibrary(ABC):
     def joules(self, handle: Any) -> float | None:
         """The energy counter of one GPU."""
 
-    @abstractmethod
-    def link(self, handle: Any) -> tuple[int | None, int | None]:
-        """Generation and width of one GPU's PCIe link at its best; an idle link slows down."""
-
 
 class TorchGpuKind(DeviceKind):
     """A kind whose devices torch calls `cuda`, and a management library describes."""
 
-    _opened: tuple[int, ManagementLibrary | None] | None = None
+    _opened: tuple[int, ManagementLibrary] | None = None
     supports_graphs = True
     collective_backend = "nccl"
     needs_triton = True
@@ -74,19 +79,19 @@ class TorchGpuKind(DeviceKind):
     @staticmethod
     @abstractmethod
     def open_library() -> ManagementLibrary:
-        """Import and initialise the library; raises where it is not installed, or has no driver or permission."""
+        """The library, ready to be asked."""
 
-    def library(self) -> ManagementLibrary | None:
+    def library(self) -> ManagementLibrary:
         """The library, opened once per process: opening it again costs more than all questions."""
         if self._opened is None or self._opened[0] != os.getpid():  # a forked child must open its own
-            self._opened = (os.getpid(), attempt(self.open_library))
+            self._opened = (os.getpid(), self.open_library())
         return self._opened[1]
 
     def meter(self, target: str) -> EnergyMeter | None:
         library = self.library()
-        handles = library.handles(target) if library else []
+        handles = library.handles(target)
         # A card may not count, and a part of one (MIG) has no counter of its own.
-        if library is None or not handles or any(library.joules(handle) is None for handle in handles):
+        if not handles or any(library.joules(handle) is None for handle in handles):
             return None
         return GpuEnergy(
             f"{library.energy_counter} of {target}",
@@ -95,19 +100,11 @@ class TorchGpuKind(DeviceKind):
 
     def conditions(self, target: str) -> list[DeviceConditions]:
         library = self.library()
-        return [library.conditions(handle) for handle in library.handles(target)] if library else []
+        return [library.conditions(handle) for handle in library.handles(target)]
 
     def use(self, target: str) -> list[DeviceUse]:
         library = self.library()
-        return [library.use(handle) for handle in library.handles(target)] if library else []
-
-    def link(self, target: str) -> tuple[int, int] | None:
-        library = self.library()
-        handles = library.handles(target) if library else []
-        if library is None or len(handles) != 1:
-            return None
-        generation, width = library.link(handles[0])
-        return (generation, width) if generation and width else None
+        return [library.use(handle) for handle in library.handles(target)]
 
     @staticmethod
     def torch_module() -> Any:

@@ -71,6 +71,7 @@ class VendorTool:
     set_power_of: str = name  # with {index} and {watts}
     reset: str = name
     show_errors: str = name
+    keep_loaded: str = name  # the driver, while nothing runs
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,10 @@ class DeviceKind(TargetKind):
         return []
 
     def link(self, target: str) -> tuple[int, int] | None:
-        """Generation and width of the PCIe link between host and device at its best."""
-        return None
+        """Generation and width of the PCIe link between host and device at its best; an idle link slows down."""
+        gpu = next((gpu for gpu in self.describe().gpus if f"{self.name}:{gpu.cuda_index}" == target), Gpu())
+        generation, width = gpu.pcie_generation_max, gpu.pcie_width_max
+        return (generation, width) if generation and width else None
 
     def datasheet(self, device_name: str) -> Datasheet | None:
         """The vendor's figures for the device of this name; None for one that is not known."""

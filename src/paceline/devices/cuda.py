@@ -53,14 +53,15 @@ REASONS = {
     0x400: "reliability",
 }
 
+# What has held the clocks down is counted by these fields.
 _COUNTERS = {
     "sw-power-cap": "NVML_FI_DEV_PERF_POLICY_POWER",
+    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
     "thermal": "NVML_FI_DEV_PERF_POLICY_THERMAL",
     "board-limit": "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT",
     "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
-    "sw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
-    "hw-thermal-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
-    "hw-power-brake-slowdown": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
 }
 
 
@@ -73,16 +74,8 @@ class CudaKind(TorchGpuKind):
     graph_name = "CUDA graph"
     visible_variable = "CUDA_VISIBLE_DEVICES"
     variables = ("CUDA_DEVICE_ORDER",)
-    slowdowns = (
-        "hw-slowdown",
-        "hw-thermal-slowdown",
-        "sw-thermal-slowdown",
-        "hw-power-brake-slowdown",
-        "thermal",
-        "board-limit",
-        "reliability",
-    )
     power_cap = "sw-power-cap"
+    slowdowns = ("hw-slowdown", *(reason for reason in _COUNTERS if reason != "sw-power-cap"))
     out_of_memory_words = ("cuda", "cudnn", "cublas")
     fork_environment = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     tool = VendorTool(
@@ -92,19 +85,15 @@ class CudaKind(TorchGpuKind):
         set_power_of="nvidia-smi -i {index} -pl {watts:.0f}",
         reset="nvidia-smi -r",
         show_errors="nvidia-smi -q -d ECC",
+        keep_loaded="nvidia-smi -pm 1",
     )
 
     @staticmethod
     def open_library() -> Nvml:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return Nvml(pynvml)
+        return Nvml()
 
     def count(self) -> int:
         with self._opened_for_now() as nvml:
-            if nvml is None:
-                return 0
             is_restricted = self.visible_variable in os.environ
             return len(nvml.visible_entries()) if is_restricted else int(nvml.ask("nvmlDeviceGetCount") or 0)
 
@@ -113,17 +102,16 @@ class CudaKind(TorchGpuKind):
 
     def describe(self) -> Described:
         with self._opened_for_now() as nvml:
-            return nvml.describe() if nvml else Described()
+            return nvml.describe()
 
     @contextmanager
-    def _opened_for_now(self) -> Iterator[Nvml | None]:
+    def _opened_for_now(self) -> Iterator[Nvml]:
         """The library for a process that may go on to fork others."""
-        nvml = attempt(self.open_library)
+        nvml = self.open_library()
         try:
             yield nvml
         finally:
-            if nvml is not None:
-                nvml.ask("nvmlShutdown")
+            nvml.ask("nvmlShutdown")
 
     def datasheet(self, device_name: str) -> Datasheet | None:
         return None if _NOT_WHOLE.search(device_name) else sheet_of(device_name, _SHEETS)
@@ -158,6 +146,8 @@ class CudaDevice(TorchGpu):
 class Nvml(ManagementLibrary):
     """The NVIDIA driver's management library."""
 
+    binding = "pynvml"
+    start = "nvmlInit"
     energy_counter = "NVML total energy counter"
 
     def constant(self, name: str) -> Any:
@@ -202,7 +192,7 @@ class Nvml(ManagementLibrary):
         return [handle for handle in handles if handle is not None]
 
     def describe(self) -> Described:
-        return Described(attempt(self._driver), attempt(self._gpus) or [])
+        return Described(attempt(self._driver) if self.module else None, attempt(self._gpus) or [])
 
     def _driver(self) -> Driver:
         number = self.first(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"))
@@ -314,11 +304,6 @@ class Nvml(ManagementLibrary):
     def joules(self, handle: Any) -> float | None:
         millijoules = self.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
         return None if millijoules is None else int(millijoules) / 1000
-
-    def link(self, handle: Any) -> tuple[int | None, int | None]:
-        functions = ("nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth")
-        generation, width = (self.ask(function, handle) for function in functions)
-        return generation, width
 
 
 def _watts(milliwatts: int | None) -> float | None:

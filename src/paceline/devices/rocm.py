@@ -69,21 +69,16 @@ class RocmKind(TorchGpuKind):
 
     @staticmethod
     def open_library() -> AmdSmi:
-        import amdsmi
-
-        amdsmi.amdsmi_init()
-        return AmdSmi(amdsmi)
+        return AmdSmi()
 
     def count(self) -> int:
-        library = self.library()
-        return len(library.handles("rocm:*")) if library else 0
+        return len(self.library().handles("rocm:*"))
 
     def open(self, index: int) -> Device:
         return RocmDevice(self, index)
 
     def describe(self) -> Described:
-        library = self.library()
-        return library.describe() if library else Described()
+        return self.library().describe()
 
     def datasheet(self, device_name: str) -> Datasheet | None:
         return sheet_of(device_name, _SHEETS)
@@ -128,6 +123,8 @@ class RocmDevice(TorchGpu):
 class AmdSmi(ManagementLibrary):
     """AMD's management library; what it calls N/A is None."""
 
+    binding = "amdsmi"
+    start = "amdsmi_init"
     energy_counter = "amdsmi energy accumulator"
 
     def ask(self, function: str, *arguments: Any) -> Any:
@@ -183,7 +180,8 @@ class AmdSmi(ManagementLibrary):
         caps = self.fields("amdsmi_get_power_cap_info", handle)
         errors = self.fields("amdsmi_get_gpu_total_ecc_count", handle)
         memory = self.fields("amdsmi_get_gpu_vram_usage", handle)
-        generation, width = self.link(handle)
+        link = self.fields("amdsmi_get_pcie_info", handle)
+        best, now = link.get("pcie_static", {}), link.get("pcie_metric", {})
         return Gpu(
             kind=RocmKind.name,
             index=index,
@@ -201,9 +199,9 @@ class AmdSmi(ManagementLibrary):
                 corrected_volatile=_number(errors, "correctable_count"),
                 uncorrected_volatile=_number(errors, "uncorrectable_count"),
             ),
-            pcie_generation_max=generation,
-            pcie_width=_number(self.fields("amdsmi_get_pcie_info", handle).get("pcie_metric", {}), "pcie_width"),
-            pcie_width_max=width,
+            pcie_generation_max=_number(best, "pcie_interface_version"),
+            pcie_width=_number(now, "pcie_width"),
+            pcie_width_max=_number(best, "max_pcie_width"),
             **self._state(handle),
         )
 
@@ -235,10 +233,6 @@ class AmdSmi(ManagementLibrary):
         if not isinstance(steps, int) or not isinstance(resolution, int | float):
             return None
         return steps * resolution / 1e6
-
-    def link(self, handle: Any) -> tuple[int | None, int | None]:
-        best = self.fields("amdsmi_get_pcie_info", handle).get("pcie_static", {})
-        return _number(best, "pcie_interface_version"), _number(best, "max_pcie_width")
 
     def _clock(self, handle: Any, kind: str, key: str) -> int | None:
         return _number(self.fields("amdsmi_get_clock_info", handle, self.choice("AmdSmiClkType", kind)), key)

@@ -14,6 +14,7 @@ from paceline.devices.cpu import instruction_flags
 from paceline.machine import container
 
 # Arm processors do not say their name; these are the registered numbers of implementers and their parts.
+_APPLE_CHIPS = {0x022: "M1", 0x024: "M1 Pro", 0x028: "M1 Max", 0x032: "M2", 0x034: "M2 Pro", 0x038: "M2 Max"}
 _ARM_PARTS = {
     0x41: {
         0xD03: "Cortex-A53",
@@ -35,18 +36,9 @@ _ARM_PARTS = {
     0x4E: {0x003: "NVIDIA Denver 2", 0x004: "NVIDIA Carmel", 0x010: "NVIDIA Olympus"},
     0x51: {0x001: "Qualcomm Oryon"},
     0x61: {
-        0x022: "Apple M1 (efficiency)",
-        0x023: "Apple M1 (performance)",
-        0x024: "Apple M1 Pro (efficiency)",
-        0x025: "Apple M1 Pro (performance)",
-        0x028: "Apple M1 Max (efficiency)",
-        0x029: "Apple M1 Max (performance)",
-        0x032: "Apple M2 (efficiency)",
-        0x033: "Apple M2 (performance)",
-        0x034: "Apple M2 Pro (efficiency)",
-        0x035: "Apple M2 Pro (performance)",
-        0x038: "Apple M2 Max (efficiency)",
-        0x039: "Apple M2 Max (performance)",
+        first + is_fast: f"Apple {chip} ({'performance' if is_fast else 'efficiency'})"
+        for first, chip in _APPLE_CHIPS.items()
+        for is_fast in (False, True)
     },
     0x6D: {0xD49: "Azure Cobalt 100"},
     0xC0: {0xAC3: "Ampere-1", 0xAC4: "Ampere-1A", 0xAC5: "Ampere-1B"},

@@ -65,10 +65,7 @@ def jitter(seconds: float = 0.3) -> float:
 
 
 def _fixed_work() -> int:
-    total = 0
-    for number in range(10_000):
-        total += number * number
-    return total
+    return sum(number * number for number in range(10_000))
 
 
 class _Timex(ctypes.Structure):
@@ -309,7 +306,7 @@ def _judge_gpu(gpu: Gpu, own_pid: int) -> list[FitnessFinding]:
     elif kind.power_cap in (gpu.throttle_reasons or ()):
         add("warning", "it is at its power limit before any work of ours", "stop what else runs on it")
     if gpu.persistence is False:
-        add("warning", "persistence mode is off, so each start loads the driver anew", "sudo nvidia-smi -pm 1")
+        add("warning", "persistence mode is off, so each start loads the driver anew", f"sudo {kind.tool.keep_loaded}")
     others = [process for process in gpu.processes or () if process.pid != own_pid]
     if others:
         names = ", ".join(f"{process.name or 'unseen'} ({process.pid})" for process in others[:4])

@@ -6,13 +6,13 @@ import csv
 import math
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from paceline.core.device import is_accelerator
-from paceline.core.environment import Cpu, Environment, Gpu
+from paceline.core.environment import Cpu, Environment
 from paceline.core.errors import InputError, PacelineError, unknown
 from paceline.core.files import data_directory, write_atomic
 from paceline.core.probe import attempt
@@ -67,23 +67,19 @@ MEASURE_AGAIN = "measure again: paceline machine --measure"
 
 def identify() -> Identity:
     """Which machine this process is on; asks only what it needs, since benchmarks ask this, too."""
-    gpus = describe_devices().gpus
-    return _identity(attempt(cpu.describe_cpu) or Cpu(), gpus, attempt(socket.gethostname))
+    host, processor = attempt(socket.gethostname), attempt(cpu.describe_cpu) or Cpu()
+    return identity_of(Environment(host=host, cpu=processor, gpus=describe_devices().gpus))
 
 
 def identity_of(environment: Environment) -> Identity:
     """Which machine an environment was taken on."""
-    return _identity(environment.cpu, environment.gpus, environment.host)
-
-
-def _identity(processor: Cpu, gpus: Sequence[Gpu], host: str | None) -> Identity:
-    named = [GpuIdentity(name=one.name, uuid=one.uuid) for one in gpus if one.name and one.uuid]
+    named = [GpuIdentity(name=one.name, uuid=one.uuid) for one in environment.gpus if one.name and one.uuid]
     return Identity(
         # A GPU is one of a kind wherever it is; a container's name is a new one each time.
-        host=None if named else host,
-        architecture=processor.architecture,
-        cpu=processor.model,
-        cores=processor.usable,
+        host=None if named else environment.host,
+        architecture=environment.cpu.architecture,
+        cpu=environment.cpu.model,
+        cores=environment.cpu.usable,
         gpus=tuple(sorted(named, key=lambda one: one.uuid)),
     )
 

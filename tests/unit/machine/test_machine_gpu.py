@@ -21,7 +21,7 @@ UUIDS = ["GPU-0aaa", "GPU-1aaa", "GPU-2aaa"]
 def test_one_gpu_in_full(fake_nvml: Install) -> None:
     fake = fake_nvml()
     fake.processes = [SimpleNamespace(pid=999_999_999, usedGpuMemory=1024)]
-    (gpu,) = Nvml(fake).describe().gpus
+    (gpu,) = Nvml().describe().gpus
     assert (gpu.index, gpu.cuda_index, gpu.name, gpu.uuid) == (0, 0, "NVIDIA H200", "GPU-0aaa")
     assert (gpu.compute_capability, gpu.memory_total) == ("9.0", 143 * 1024**3)
     assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.memory_clock_mhz) == (345, 1980, 3201)
@@ -31,7 +31,7 @@ def test_one_gpu_in_full(fake_nvml: Install) -> None:
     assert gpu.throttle_reasons == ["sw-power-cap", "hw-thermal-slowdown"]
     assert gpu.processes is not None and gpu.processes[0].name is None
     assert gpu.pcie_width_max is None, "the driver was not able to tell"
-    driver = Nvml(fake).describe().driver
+    driver = Nvml().describe().driver
     assert driver is not None
     assert (driver.version, driver.cuda) == ("570.86.15", "12.8")
 
@@ -40,7 +40,8 @@ def test_one_gpu_in_full(fake_nvml: Install) -> None:
     "question", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetEccMode", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"]
 )
 def test_a_refused_question_leaves_the_others(fake_nvml: Install, question: str) -> None:
-    (gpu,) = Nvml(fake_nvml(unsupported=(question,))).describe().gpus
+    fake_nvml(unsupported=(question,))
+    (gpu,) = Nvml().describe().gpus
     known = {"nvmlDeviceGetPowerUsage": gpu.power_watts, "nvmlDeviceGetEccMode": gpu.ecc.enabled}
     known |= {"nvmlDeviceGetMemoryInfo": gpu.memory_total, "nvmlDeviceGetMigMode": gpu.mig}
     assert known.pop(question) is None
@@ -50,7 +51,8 @@ def test_a_refused_question_leaves_the_others(fake_nvml: Install, question: str)
 def test_a_driver_that_refuses_everything_after_counting(fake_nvml: Install) -> None:
     fake = fake_nvml()
     every = tuple(name for name in dir(type(fake)) if name.startswith("nvmlDeviceGet") and not name.endswith("Count"))
-    (gpu,) = Nvml(fake_nvml(unsupported=every)).describe().gpus
+    fake_nvml(unsupported=every)
+    (gpu,) = Nvml().describe().gpus
     assert gpu.model_dump(exclude_none=True, exclude={"ecc"}) == {"kind": "cuda", "index": 0, "cuda_index": 0}
 
 
@@ -98,13 +100,13 @@ def test_a_part_of_a_gpu_is_visible() -> None:
 
 
 def test_unlike_gpus_are_not_guessed(fake_nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = fake_nvml("NVIDIA T400", "NVIDIA H200")
-    assert Nvml(fake).handles("cuda:0") == []
-    assert [gpu.cuda_index for gpu in Nvml(fake).describe().gpus] == [None, None]
+    fake_nvml("NVIDIA T400", "NVIDIA H200")
+    assert Nvml().handles("cuda:0") == []
+    assert [gpu.cuda_index for gpu in Nvml().describe().gpus] == [None, None]
     assert kind_of("cuda:0").meter("cuda:0") is None
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert Nvml(fake).handles("cuda:1") == [1]
-    assert Nvml(fake).handles("cuda:*") == [0, 1]
+    assert Nvml().handles("cuda:1") == [1]
+    assert Nvml().handles("cuda:*") == [0, 1]
 
 
 def test_reasons_have_names() -> None:

@@ -10,10 +10,11 @@ from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.copy import Copy, CopyParameters, HostCopies
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
+from paceline.core.environment import Gpu
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Result
 from paceline.devices import kind_named
-from paceline.devices.cuda import Nvml
+from paceline.devices.base import Described
 from paceline.devices.datasheet import pcie_bandwidth
 from paceline.measure.memory import Peak
 from support.refused import refused
@@ -83,29 +84,17 @@ def test_the_link_promises_what_its_generation_and_width_say() -> None:
     assert pcie_bandwidth(99, 16) is None
 
 
-class Driver(Nvml):
-    """A driver that answers as it is told."""
-
-    def __init__(self, handles: list[object], **answers: int) -> None:
-        self._handles, self._answers = handles, answers
-
-    def handles(self, _target: str) -> list[object]:
-        return self._handles
-
-    def ask(self, function: str, *_: object) -> int | None:
-        return self._answers.get(function)
-
-
 def test_a_link_that_the_driver_does_not_tell_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    def peak(driver: Driver | None, ways: int = 1) -> Peak | None:
-        monkeypatch.setattr(kind_named("cuda"), "library", lambda: driver)
+    def peak(*gpus: Gpu, ways: int = 1) -> Peak | None:
+        monkeypatch.setattr(kind_named("cuda"), "describe", lambda: Described(gpus=list(gpus)))
         return host.pcie_peak("cuda:0", ways=ways)
 
-    known = {"nvmlDeviceGetMaxPcieLinkGeneration": 4, "nvmlDeviceGetMaxPcieLinkWidth": 8}
-    one, two = peak(Driver([object()], **known)), peak(Driver([object()], **known), ways=2)
+    hidden = Gpu(cuda_index=None, pcie_generation_max=3, pcie_width_max=16)
+    known = Gpu(cuda_index=0, pcie_generation=1, pcie_width=4, pcie_generation_max=4, pcie_width_max=8)
+    one, two = peak(hidden, known), peak(hidden, known, ways=2)
     assert one is not None and two is not None
     assert two.rate == 2 * one.rate
     assert "generation 4 x8" in one.source
-    assert peak(Driver([object()])) is None
-    assert peak(Driver([], **known)) is None
-    assert peak(None) is None
+    assert peak(Gpu(cuda_index=0)) is None
+    assert peak(hidden) is None
+    assert peak() is None
