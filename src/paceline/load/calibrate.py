@@ -57,7 +57,7 @@ class RequestKind:
         """The kind of these requests, a little larger than they are on average rather than smaller."""
         size = sum(len(one.body) for one in requests) // max(1, len(requests))
         step = 2 ** (size.bit_length() - 1) // _STEPS
-        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.wire == "kserve-grpc")
+        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.is_grpc)
 
     @property
     def request(self) -> Prepared:
