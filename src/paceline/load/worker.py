@@ -30,7 +30,7 @@ from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.request import Endpoint
 from paceline.load.server_timing import carries_text, is_error, read_stages
-from paceline.load.timerfd import open_timer, set_timer
+from paceline.load.timerfd import Alarm
 from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, Trace, WorkerResults, clock
 
 TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
@@ -58,38 +58,30 @@ async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
 
     The kernel wakes the event loop through a descriptor, some ten microseconds after the instant.
     """
-    if not due:
-        return
-    timer = open_timer()
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
+    ended = asyncio.get_running_loop().create_future()
     position, number = 0, len(due)
 
     def on_time() -> None:
         nonlocal position
         try:
-            os.read(timer, 8)
             now = clock()
             while position < number and due[position] <= now:
                 act(position)
                 position += 1
             if position < number:
-                set_timer(timer, due[position])
+                alarm.set(due[position])
             else:
                 ended.set_result(None)
-        except BlockingIOError:
-            return
         except Exception as error:
             if not ended.done():
                 ended.set_exception(error)
 
-    loop.add_reader(timer, on_time)
+    alarm = Alarm(on_time)
     try:
-        set_timer(timer, due[0])
+        on_time()
         await ended
     finally:
-        loop.remove_reader(timer)
-        os.close(timer)
+        alarm.close()
 
 
 @dataclass(frozen=True)
