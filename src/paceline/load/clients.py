@@ -17,7 +17,7 @@ import numpy as np
 
 from paceline.core.errors import CaseError, InputError
 from paceline.load import processes, quality
-from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot
+from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot, read_ceiling
 from paceline.load.generator import dealt
 from paceline.load.processes import CpuPlacement
 from paceline.load.request import Endpoint
@@ -94,7 +94,7 @@ class ClientHosts:
             group = {host.boot or host.name: host for host in left}.values()
             answers = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
             for host in group:
-                host.ceiling = GeneratorCeiling.of_words(answers[host.agent]["ceiling"])
+                host.ceiling = read_ceiling(answers[host.agent]["ceiling"])
             left = [host for host in left if host.ceiling is None]
 
     def require_reach(self, endpoint: Endpoint) -> None:

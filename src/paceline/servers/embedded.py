@@ -26,7 +26,7 @@ class Embedded(ProcessServer):
 
     name = "embedded"
     summary = "Paceline's own: KServe v2 over HTTP and gRPC, dynamic batching; torch, ONNX Runtime or OpenVINO"
-    Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
+    Settings = EmbeddedSettings
     wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     reads = ("image", "text")
     grace = DRAIN + 2

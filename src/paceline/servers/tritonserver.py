@@ -10,7 +10,6 @@ from typing import ClassVar
 from paceline.load.tensors import TensorSpec
 from paceline.servers._exporting import BatchingSettings, ExportedModelServer
 from paceline.servers._program import HOST, MODEL
-from paceline.servers.base import ServerSettings
 
 LARGEST_REQUEST = 4096  # samples, where requests are not put together
 
@@ -21,7 +20,7 @@ class TritonServer(ExportedModelServer):
     name = "tritonserver"
     summary = "Triton with its ONNX Runtime backend; HTTP and gRPC, dynamic batching"
     wires = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
-    Settings: ClassVar[type[ServerSettings]] = BatchingSettings
+    Settings = BatchingSettings
     path = f"/v2/models/{MODEL}/infer"
     ready_path = f"/v2/models/{MODEL}/ready"
     grace = 30.0
