@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from paceline.load.generator import LoadPlan, drive
-from paceline.load.grpc_client import INFER
+from paceline.load.kserve_grpc import METHOD
 from paceline.load.null_server import BODY
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import delivered
@@ -237,13 +237,13 @@ def test_grpc_calls_carry_the_bytes_as_they_are() -> None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue is full")
         return b"answer"
 
-    service, _, method = INFER.strip("/").partition("/")
+    service, _, method = METHOD.strip("/").partition("/")
     handler = grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(infer)})
     server = grpc.server(ThreadPoolExecutor(1))
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    endpoint = Endpoint("kserve-grpc", "127.0.0.1", port, INFER, "x")
+    endpoint = Endpoint("kserve-grpc", "127.0.0.1", port, METHOD, "x")
     answers: list[bytes] = []
     try:
         trace = drive(

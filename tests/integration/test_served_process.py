@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from paceline.core.ports import free_port
-from paceline.servers._program import ProcessServer, answers
+from paceline.servers._program import Program, answers
 from paceline.servers.base import Need, ServerFailed, ServerSettings
 
 # Starts a daemon in a session of its own, ends the process in between, and says both ids.
@@ -38,7 +38,7 @@ time.sleep(600)
 """
 
 
-class Scripted(ProcessServer):
+class Scripted(Program):
     """A command that is ready when a test says so."""
 
     def __init__(self, folder: Path, command: list[str], timeout: float = 30.0) -> None:
@@ -50,7 +50,10 @@ class Scripted(ProcessServer):
         return self.ready()
 
     def start(self) -> float:
-        return self._run(self.command)
+        return self._run(self._command())
+
+    def _command(self) -> list[str]:
+        return self.command
 
     @property
     def exit_code(self) -> int | None:

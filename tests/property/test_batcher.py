@@ -80,12 +80,15 @@ class Replay:
                 now, _, what, value = heapq.heappop(script)
                 if what == "arrive":
                     assert isinstance(value, NumberedRequest)
-                    if not batcher.add(value):
+                    if len(batcher) < self.policy.max_queue:
+                        batcher.add(value)
+                    else:
                         self.shed.append(value)
-                        assert len(batcher) == self.policy.max_queue
                 elif what == "cancel":
                     assert isinstance(value, NumberedRequest)
-                    if batcher.cancel(value):
+                    waiting = len(batcher)
+                    batcher.cancel(value)
+                    if len(batcher) < waiting:
                         self.cancelled.append(value)
                 else:
                     assert isinstance(value, int)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from paceline.load.clients import Offset
 from paceline.load.generator import LoadPlan, dealt, workers_of_hosts
 from paceline.load.parameters import LoadParameters
-from paceline.load.processes import WorkerResults, packed, unpacked
-from paceline.load.request import Prepared
-from paceline.load.trace import Trace
+from paceline.load.request import Endpoint, Prepared
+from paceline.load.trace import Trace, WorkerResults
 from paceline.load.worker import WorkerTask
 
 hosts = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -64,7 +63,7 @@ def test_parts_of_hosts_merge_to_the_whole_and_can_be_told_apart(seed: int, numb
 def test_what_was_seen_travels_unchanged(seed: int, number: int, answers: list[tuple[int, bytes]]) -> None:
     random = np.random.default_rng(seed)
     whole = _trace(random, number, None)
-    found = unpacked(packed(WorkerResults(whole, answers, ["worker 3 was löst"])))
+    found = WorkerResults.unpacked(WorkerResults(whole, answers, ["worker 3 was löst"]).packed())
     _assert_same(found.trace, whole)
     assert (found.answers, found.losses) == (answers, ["worker 3 was löst"])
 
@@ -84,7 +83,11 @@ def test_the_true_offset_of_a_clock_is_within_its_uncertainty(offset: int, ways:
 
 
 TASK = WorkerTask(
-    parent=1, transport="http", host="h", port=1, path="/", tls=False, payloads=[b"a", b"bb"], metadata=[(), ()]
+    parent=1,
+    endpoint=Endpoint("kserve-json", "h", 1, "/", "x"),
+    payloads=[b"a", b"bb"],
+    metadata=[(), ()],
+    samples=np.ones(2, np.int32),
 )
 
 

@@ -7,14 +7,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from paceline.core.files import data_directory, write_atomic
 from paceline.core.quantity import show_size
@@ -57,7 +57,7 @@ class RequestKind:
         """The kind of these requests, a little larger than they are on average rather than smaller."""
         size = sum(len(one.body) for one in requests) // max(1, len(requests))
         step = 2 ** (size.bit_length() - 1) // _STEPS
-        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.wire == "kserve-grpc")
+        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.is_grpc)
 
     @property
     def request(self) -> Prepared:
@@ -106,11 +106,8 @@ class GeneratorCeiling:
         bound = max(_DISTURBED, _BUSY_BEFORE / max(self.requests_per_cpu_second, 1e-9))
         return bool(self.probes) and self.probes[0].lateness_p99 < bound and self.rate > 0
 
-    @classmethod
-    def of_words(cls, words: Mapping[str, Any]) -> GeneratorCeiling:
-        """As it was written to a file or sent by another host."""
-        probes = tuple(Probe(**probe) for probe in words["probes"])
-        return cls(float(words["rate"]), float(words["requests_per_cpu_second"]), probes)
+
+read_ceiling = TypeAdapter(GeneratorCeiling).validate_python  # as it was written to a file or sent by another host
 
 
 def calibrate(
@@ -204,11 +201,11 @@ def _remembered(key: str, needed: float = math.inf) -> GeneratorCeiling | None:
     try:
         stored = json.loads(_file().read_text())
         if key in stored:
-            return GeneratorCeiling.of_words(stored[key])
+            return read_ceiling(stored[key])
         disturbed = stored[f"{key} at least"]
         is_enough = needed * _FAR <= float(disturbed["rate"])
         is_recent = 0.0 <= time.monotonic() - float(disturbed["at"]) < _A_WHILE
-        return GeneratorCeiling.of_words(disturbed) if is_enough and is_recent else None
+        return read_ceiling(disturbed) if is_enough and is_recent else None
     except (OSError, ValueError, LookupError, TypeError):
         return None  # never measured, or written by another version
 

@@ -14,13 +14,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-
 from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.calibrate import RequestKind, boot, calibrate
 from paceline.load.generator import socket_limit
-from paceline.load.processes import packed
 from paceline.load.worker import WorkerTask
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
@@ -79,7 +76,6 @@ class ClientAgent:
             replace(task, **self._payloads, parent=os.getpid(), cpu=self._cores[i % len(self._cores)], limit=limit)
             for i, task in enumerate(tasks)
         ]
-        samples = np.array(order["samples"], np.int32)
 
         def start() -> int:
             """When to start, once all workers are ready."""
@@ -89,8 +85,8 @@ class ClientAgent:
                 raise SystemExit("the start was cancelled")
             return int(start_order["at"])
 
-        results = processes.run(tasks, samples, order["longest"], lambda: not self._orders.stop.is_set(), start)
-        return {"results": base64.b64encode(packed(results)).decode()}
+        results = processes.run(tasks, order["longest"], lambda: not self._orders.stop.is_set(), start)
+        return {"results": base64.b64encode(results.packed()).decode()}
 
 
 def main() -> None:

@@ -14,15 +14,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.core.errors import CaseError, InputError
 from paceline.load import processes, quality
-from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot
+from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot, read_ceiling
 from paceline.load.generator import dealt
-from paceline.load.processes import CpuPlacement, WorkerResults, unpacked
+from paceline.load.processes import CpuPlacement
 from paceline.load.request import Endpoint
-from paceline.load.trace import Trace
+from paceline.load.trace import Trace, WorkerResults
 from paceline.load.worker import WorkerTask
 from paceline.remote.hosts import LOCAL, Agents, RemoteAgent, RemoteShell
 
@@ -95,7 +94,7 @@ class ClientHosts:
             group = {host.boot or host.name: host for host in left}.values()
             answers = self._agents.ask([host.agent for host in group], order, CALIBRATION_SECONDS)
             for host in group:
-                host.ceiling = GeneratorCeiling.of_words(answers[host.agent]["ceiling"])
+                host.ceiling = read_ceiling(answers[host.agent]["ceiling"])
             left = [host for host in left if host.ceiling is None]
 
     def require_reach(self, endpoint: Endpoint) -> None:
@@ -127,7 +126,6 @@ class ClientHosts:
         self,
         tasks: Sequence[WorkerTask],
         workers: Sequence[int],
-        samples: NDArray[np.int32],
         longest: float,
         go_on: Callable[[], bool] = lambda: True,
     ) -> WorkerResults:
@@ -136,7 +134,7 @@ class ClientHosts:
         for number, (host, numbers) in enumerate(zip(self.hosts, dealt(len(tasks), workers), strict=True)):
             host.workers = len(numbers)
             if numbers:
-                shares[host.agent] = _Share(number, host, numbers)
+                shares[host.agent] = _Share(number, host, [tasks[i] for i in numbers])
         # Payloads are sent once: they are large, and the same in every load.
         data = _text({"payloads": tasks[0].payloads, "metadata": tasks[0].metadata})
         digest = hashlib.sha256(data.encode()).hexdigest()
@@ -154,8 +152,7 @@ class ClientHosts:
         orders = {
             agent: {
                 "do": "send",
-                "tasks": _text([replace(tasks[i], payloads=[], metadata=[]) for i in share.numbers]),
-                "samples": samples.tolist(),
+                "tasks": _text([replace(task, payloads=[], metadata=[]) for task in share.tasks]),
                 "longest": longest,
             }
             for agent, share in shares.items()
@@ -166,7 +163,7 @@ class ClientHosts:
         for agent, share in shares.items():
             agent.send({"do": "start", "at": start + round(share.host.offset.seconds * 1e9)})
         self._watch(shares, start / 1e9, longest, go_on)
-        return _merged(shares.values(), tasks, samples)
+        return _merged(shares.values())
 
     def facts(self, trace: Trace) -> dict[str, dict[str, Any]]:
         """What each host did for a load, and how exactly its clock is known."""
@@ -185,7 +182,7 @@ class ClientHosts:
                 agent, message = received
                 waiting.remove(agent)
                 if message is not None and "results" in message:
-                    shares[agent].results = unpacked(base64.b64decode(message["results"]))
+                    shares[agent].results = WorkerResults.unpacked(base64.b64decode(message["results"]))
                 else:
                     why = agent.how_it_ended() if message is None else str(message.get("refused", message))
                     shares[agent].died = now - start
@@ -220,7 +217,7 @@ class _Share:
 
     number: int  # of the host
     host: ClientHost
-    numbers: list[int]  # of its tasks
+    tasks: list[WorkerTask]
     results: WorkerResults | None = None
     died: float = math.inf  # seconds after the start
 
@@ -257,17 +254,16 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return None
 
 
-def _merged(shares: Iterable[_Share], tasks: Sequence[WorkerTask], samples: NDArray[np.int32]) -> WorkerResults:
-    """One trace, in which workers are numbered as their tasks are."""
+def _merged(shares: Iterable[_Share]) -> WorkerResults:
+    """One trace of all hosts."""
     parts: list[Trace] = []
     answers: list[tuple[int, bytes]] = []
     losses: list[str] = []
     for share in shares:
         if share.results is None:
-            part = Trace.merged([processes.lost(tasks[i], i, share.died, samples) for i in share.numbers])
+            part = Trace.merged([processes.lost(task, share.died) for task in share.tasks])
         else:
             part = share.results.trace
-            part = replace(part, worker=np.array(share.numbers, np.int32)[part.worker])
             answers += share.results.answers
             losses += [f"{share.host.name}: {loss}" for loss in share.results.losses]
         parts.append(replace(part, host=np.full(len(part), share.number, np.int32)))

@@ -115,7 +115,7 @@ class LoadPlan(LoadShare):
                 up=None if self.up is None else self.up[rows],
                 down=None if self.down is None else self.down[rows],
             )
-            tasks.append(replace(task, **vars(share)))
+            tasks.append(replace(task, **vars(share), number=worker))
         return tasks
 
 
@@ -178,23 +178,19 @@ def drive(
     """
     if not requests:
         raise InputError("no-requests", "there are no requests to send", key="requests")
-    is_grpc = endpoint.wire == "kserve-grpc"
-    if is_grpc:
+    if endpoint.is_grpc:
         require_grpc()
-    cost = cost_of(requests, is_grpc=is_grpc)
+    cost = cost_of(requests, is_grpc=endpoint.is_grpc)
     plan = LoadPlan.of(load, requests, seed)
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
     common = WorkerTask(
         parent=os.getpid(),
-        transport="grpc" if is_grpc else "http",
-        host=endpoint.host,
-        port=endpoint.port,
-        path=endpoint.path,
-        tls=endpoint.tls,
-        payloads=[one.body if is_grpc else http_bytes(endpoint, one) for one in requests],
+        endpoint=endpoint,
+        payloads=[one.body if endpoint.is_grpc else http_bytes(endpoint, one) for one in requests],
         metadata=[grpc_metadata(endpoint, one) for one in requests],
+        samples=np.array([one.samples for one in requests], np.int32),
         limit=max(1, connections // number) if connections else socket_limit(number),
         timeout=timeout,
         streaming=streaming,
@@ -203,11 +199,10 @@ def drive(
     tasks = plan.divided(common, number)
     if cpus and hosts is None:
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
-    samples = np.array([one.samples for one in requests], np.int32)
     if hosts is not None:
-        results = hosts.run(tasks, shared, samples, plan.longest(timeout), go_on)
+        results = hosts.run(tasks, shared, plan.longest(timeout), go_on)
     else:
-        results = processes.run(tasks, samples, plan.longest(timeout), go_on)
+        results = processes.run(tasks, plan.longest(timeout), go_on)
     for loss in results.losses:
         say(loss)
     if on_answer is not None:

@@ -13,7 +13,6 @@ from paceline.load.trace import BROKEN, OK, REFUSED, SHED, TIMED_OUT, UNREADABLE
 if TYPE_CHECKING:
     from paceline.load.worker import WorkerTask
 
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 CHANNELS = 4  # one TCP connection would be a queue of its own for large messages
 # The HTTP status that means the same as a code of gRPC; UNAVAILABLE depends on its details.
 STATUS = {
@@ -58,7 +57,8 @@ class GrpcClient:
         require_grpc()
         self._grpc: Any = importlib.import_module("grpc")
         aio: Any = importlib.import_module("grpc.aio")
-        target = f"[{task.host}]:{task.port}" if ":" in task.host else f"{task.host}:{task.port}"
+        endpoint = task.endpoint
+        target = f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *unlimited]
         self.log = log
@@ -67,11 +67,11 @@ class GrpcClient:
         self._calls: set[asyncio.Task[None]] = set()
         self._channels = [
             aio.secure_channel(target, self._grpc.ssl_channel_credentials(), options)
-            if task.tls
+            if endpoint.tls
             else aio.insecure_channel(target, options)
             for _ in range(CHANNELS)
         ]
-        self._infer = [channel.unary_unary(task.path or INFER) for channel in self._channels]
+        self._infer = [channel.unary_unary(endpoint.path) for channel in self._channels]
 
     def send(self, row: int) -> None:
         """Start this call now; returns at once."""

@@ -29,8 +29,8 @@ class HttpClient:
         self.idle: list[_Connection] = []  # the one used last is used next: the others may be closed by the server
         self.busy: set[_Connection] = set()
         self.connections = 0
-        self._address = _reachable_address(task.host, task.port)
-        self._tls = ssl.create_default_context() if task.tls else None
+        self._address = _reachable_address(task.endpoint.host, task.endpoint.port)
+        self._tls = ssl.create_default_context() if task.endpoint.tls else None
         self._opening: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._sweep_every = min(0.1, task.timeout / 10)
@@ -71,9 +71,9 @@ class HttpClient:
                 _, connection = await self._loop.create_connection(
                     lambda: _Connection(self),
                     self._address,
-                    self.task.port,
+                    self.task.endpoint.port,
                     ssl=self._tls,
-                    server_hostname=self.task.host if self._tls else None,
+                    server_hostname=self.task.endpoint.host if self._tls else None,
                 )
         except TimeoutError:
             status = TIMED_OUT

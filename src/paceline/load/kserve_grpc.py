@@ -7,6 +7,7 @@ decoded from them is a view of the received bytes, not a copy. Fields that are n
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -29,26 +30,12 @@ def encode_request(model: str, inputs: Mapping[str, Array]) -> bytes:
 
 def decode_request(message: bytes) -> tuple[str, Request]:
     """The model of a ModelInferRequest, and the request; ProtocolError if it is not one."""
-    model = request_id = ""
-    outputs: dict[str, bool] = {}
-    tensors: list[_TensorHead] = []
-    raw: list[memoryview] = []
-    for number, kind, value in _fields(memoryview(message)):
-        if kind != _BYTES:
-            continue
-        if number == _MODEL:
-            model = _text(value)
-        elif number == _ID:
-            request_id = _text(value)
-        elif number == _TENSORS:
-            tensors.append(_tensor(value))
-        elif number == _OUTPUTS:
-            outputs |= {_text(name): True for at, as_, name in _fields(value) if (at, as_) == (_NAME, _BYTES)}
-        elif number == _RAW_INPUTS:
-            raw.append(value)
-    if not tensors:
+    parts = _parts(memoryview(message))
+    outputs = {_text(name): True for output in parts[_OUTPUTS] for name in _parts(output)[_NAME]}
+    if not parts[_TENSORS]:
         raise ProtocolError("inputs: the list is empty; a request has at least one")
-    return model, Request(_arrays(tensors, raw, "input"), request_id, outputs or None, binary=True)
+    inputs = _arrays(parts[_TENSORS], parts[_RAW_INPUTS], "input")
+    return _last(parts[_MODEL]), Request(inputs, _last(parts[_ID]), outputs or None, binary=True)
 
 
 def encode_response(model: str, outputs: Mapping[str, Array], request: Request | None = None) -> bytes:
@@ -63,9 +50,8 @@ def encode_response(model: str, outputs: Mapping[str, Array], request: Request |
 
 def decode_response(message: bytes) -> dict[str, Array]:
     """The outputs of a ModelInferResponse that carries them as raw bytes."""
-    fields = [(number, value) for number, kind, value in _fields(memoryview(message)) if kind == _BYTES]
-    tensors = [_tensor(value) for number, value in fields if number == _TENSORS]
-    return _arrays(tensors, [value for number, value in fields if number == _RAW_OUTPUTS], "output")
+    parts = _parts(memoryview(message))
+    return _arrays(parts[_TENSORS], parts[_RAW_OUTPUTS], "output")
 
 
 def encode_flag(value: bool) -> bytes:
@@ -90,11 +76,7 @@ def encode_server_metadata(name: str, version: str) -> bytes:
 
 def decode_name(message: bytes) -> str:
     """The model of a ModelReadyRequest or ModelMetadataRequest."""
-    names = [_text(value) for number, kind, value in _fields(memoryview(message)) if (number, kind) == (1, _BYTES)]
-    return names[-1] if names else ""
-
-
-_TensorHead = tuple[str, str, list[int]]  # name, datatype and shape
+    return _last(_parts(memoryview(message))[1])
 
 
 def _encode(head: list[bytes], tensors: Mapping[str, Array], raw: int) -> bytes:
@@ -108,12 +90,12 @@ def _head(name: str, datatype: str, shape: Sequence[int]) -> bytes:
     return _field(_NAME, name.encode()) + _field(_DATATYPE, datatype.encode()) + _field(_SHAPE, axes)
 
 
-def _arrays(heads: Sequence[_TensorHead], raw: Sequence[memoryview], word: str) -> dict[str, Array]:
-    if len(heads) != len(raw):
-        raise ProtocolError(f"{len(heads)} {word}s with {len(raw)} raw contents; the numbers must be equal")
+def _arrays(heads: Sequence[memoryview], raw: Sequence[memoryview], word: str) -> dict[str, Array]:
+    tensors = [_tensor(head) for head in heads]
+    if len(tensors) != len(raw):
+        raise ProtocolError(f"{len(tensors)} {word}s with {len(raw)} raw contents; the numbers must be equal")
     arrays: dict[str, Array] = {}
-    for index, (name, datatype, shape) in enumerate(heads):
-        content = raw[index]
+    for (name, datatype, shape), content in zip(tensors, raw, strict=True):
         dtype = read_type(datatype, shape, f"{word} '{name}'")
         if name in arrays:
             raise ProtocolError(f"duplicate {word} '{name}'")
@@ -123,7 +105,8 @@ def _arrays(heads: Sequence[_TensorHead], raw: Sequence[memoryview], word: str) 
     return arrays
 
 
-def _tensor(message: memoryview) -> _TensorHead:
+def _tensor(message: memoryview) -> tuple[str, str, list[int]]:
+    """Name, datatype and shape."""
     name, datatype = "", ""
     shape: list[int] = []
     for number, kind, value in _fields(message):
@@ -141,6 +124,20 @@ def _tensor(message: memoryview) -> _TensorHead:
         elif number == _CONTENTS and len(value):
             raise ProtocolError(f"'{name}' comes as typed contents; send it as raw bytes, which cost less")
     return name, datatype, shape
+
+
+def _parts(message: memoryview) -> dict[int, list[memoryview]]:
+    """The fields that are bytes, by their numbers; a field may occur any number of times."""
+    parts: dict[int, list[memoryview]] = defaultdict(list)
+    for number, kind, value in _fields(message):
+        if kind == _BYTES:
+            parts[number].append(value)
+    return parts
+
+
+def _last(values: Sequence[memoryview]) -> str:
+    """A text that should occur once; the last one counts, as the format wants it."""
+    return _text(values[-1]) if values else ""
 
 
 def _text(value: memoryview) -> str:

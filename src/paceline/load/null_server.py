@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from paceline.load.grpc_client import INFER
 from paceline.load.http11 import END_OF_HEAD, parse_request
+from paceline.load.kserve_grpc import METHOD, SERVICE
 from paceline.load.request import Endpoint, Wire
 from paceline.load.worker import new_event_loop
 
@@ -82,7 +82,7 @@ def started(
             if not port.isdecimal():
                 raise OSError(f"the null server did not start (exit code {process.wait()})")
             wire: Wire = "kserve-grpc" if grpc else "kserve-json"
-            yield Endpoint(wire, host, int(port), INFER if grpc else PATH, "null"), process.pid
+            yield Endpoint(wire, host, int(port), METHOD if grpc else PATH, "null"), process.pid
         finally:
             process.kill()
 
@@ -98,9 +98,8 @@ async def serve(connect: Callable[[], NullProtocol] | None, host: str) -> None:
             return b""  # which is a valid message
 
         server = aio.server(options=(("grpc.max_receive_message_length", -1),))
-        service, _, method = INFER.strip("/").partition("/")
-        handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        handlers = {METHOD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = int(server.add_insecure_port(f"[{host}]:0" if ":" in host else f"{host}:0"))
         await server.start()
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import selectors
@@ -14,14 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.core.errors import CaseError
-from paceline.load.trace import BROKEN, COLUMNS, OPTIONAL_COLUMNS, UNSENT, Trace
-from paceline.load.worker import READY, RESULT, TASK, WorkerTask, answer_columns
+from paceline.load.trace import BROKEN, UNSENT, Trace, WorkerResults
+from paceline.load.worker import READY, RESULT, TASK, WorkerTask
 
 CORES_FOR_EACH = 8  # one of so many sends
 MOST_SENDING = 8
@@ -31,7 +28,6 @@ HEAD_START = 0.05  # s from the message to the start: every worker has read it b
 LOOK_EVERY = 0.05
 END_SECONDS = 10.0  # to hand over the results
 _STDERR = "stderr"
-_STAGE = "stage_"
 
 
 @dataclass(frozen=True)
@@ -80,18 +76,8 @@ class LoadFailed(CaseError):
     """The load generator itself could not work."""
 
 
-@dataclass(frozen=True)
-class WorkerResults:
-    """The results of all workers together."""
-
-    trace: Trace
-    answers: list[tuple[int, bytes]]  # kind and body
-    losses: list[str]  # why workers ended too early
-
-
 @dataclass
 class _Worker:
-    number: int
     task: WorkerTask
     folder: Path
     process: subprocess.Popen[str]
@@ -110,7 +96,6 @@ def soon() -> int:
 
 def run(
     tasks: Sequence[WorkerTask],
-    samples: NDArray[np.int32],
     longest: float,
     go_on: Callable[[], bool] = lambda: True,
     begin: Callable[[], int] = soon,
@@ -120,9 +105,7 @@ def run(
     When all are ready, `begin` says when to start. When `go_on` is false, all end at once, with the results so far.
     """
     with tempfile.TemporaryDirectory(prefix="paceline-load-") as folder, ExitStack() as stack:
-        workers = []
-        for number, task in enumerate(tasks):
-            workers.append(stack.enter_context(_started(number, task, Path(folder) / str(number))))
+        workers = [stack.enter_context(_started(task, Path(folder) / str(task.number))) for task in tasks]
         until = time.monotonic() + START_SECONDS
         for worker in workers:
             _wait_until_ready(worker, until)
@@ -137,24 +120,20 @@ def run(
         for worker in workers:
             path = worker.folder / RESULT
             if worker.process.returncode == 0 and path.exists():
-                with np.load(path, allow_pickle=False) as file:
-                    columns = dict(file)
-                columns["worker"] = np.full(len(columns["kind"]), worker.number, np.int32)
-                columns["samples"] = samples[columns["kind"]]
-                result = _results(columns)
+                result = WorkerResults.unpacked(path.read_bytes())
                 traces.append(result.trace)
                 answers += result.answers
                 continue
-            loss = f"worker {worker.number} of the load generator was lost: {worker.last_words}"
+            loss = f"worker {worker.task.number} of the load generator was lost: {worker.last_words}"
             if worker.task.loop != "open":  # without its users it is not known what it would have sent
                 raise LoadFailed(loss)
             losses.append(loss)
-            traces.append(lost(worker.task, worker.number, worker.ended_at - start / 1e9, samples))
+            traces.append(lost(worker.task, worker.ended_at - start / 1e9))
         return WorkerResults(Trace.merged(traces), answers, losses)
 
 
 @contextmanager
-def _started(number: int, task: WorkerTask, folder: Path) -> Iterator[_Worker]:
+def _started(task: WorkerTask, folder: Path) -> Iterator[_Worker]:
     folder.mkdir()
     (folder / TASK).write_bytes(pickle.dumps(task))
     with (folder / _STDERR).open("wb") as errors:
@@ -162,7 +141,7 @@ def _started(number: int, task: WorkerTask, folder: Path) -> Iterator[_Worker]:
             [*COMMAND, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         )
     try:
-        yield _Worker(number, task, folder, process)
+        yield _Worker(task, folder, process)
     finally:
         process.kill()
         with suppress(BrokenPipeError):
@@ -199,7 +178,7 @@ def _wait_until_ended(workers: Sequence[_Worker], end: float, go_on: Callable[[]
         time.sleep(LOOK_EVERY)
 
 
-def lost(task: WorkerTask, number: int, died: float, samples: NDArray[np.int32]) -> Trace:
+def lost(task: WorkerTask, died: float) -> Trace:
     """The trace of a worker that ended without a result."""
     intended = task.intended
     kinds = task.kinds[: len(intended)]
@@ -211,47 +190,7 @@ def lost(task: WorkerTask, number: int, died: float, samples: NDArray[np.int32])
         done=nothing,
         status=np.where(intended < died, BROKEN, UNSENT).astype(np.int32),
         kind=kinds,
-        worker=np.full(len(intended), number, np.int32),
-        samples=samples[kinds],
+        worker=np.full(len(intended), task.number, np.int32),
+        samples=task.samples[kinds],
         dispatched=nothing,
     )
-
-
-def split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Rows of different lengths that were written one behind the other."""
-    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
-
-
-def packed(results: WorkerResults) -> bytes:
-    """Results as the bytes of an .npz file."""
-    trace = results.trace
-    columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
-    columns = {name: values for name, values in columns.items() if values is not None}
-    columns |= {f"{_STAGE}{name}": values for name, values in trace.stages.items()}
-    if trace.tokens is not None:
-        columns["token_times"] = np.concatenate([np.empty(0), *trace.tokens])
-        columns["token_counts"] = np.array([len(times) for times in trace.tokens], np.int64)
-    columns |= answer_columns(results.answers)
-    columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(results.losses, np.str_)}
-    file = io.BytesIO()
-    np.savez(file, **columns)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def unpacked(data: bytes) -> WorkerResults:
-    """The results that `packed` made these bytes of."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return _results(dict(file))
-
-
-def _results(columns: dict[str, NDArray[Any]]) -> WorkerResults:
-    rows: dict[str, Any] = {name: columns.get(name) for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
-    trace = Trace(
-        **rows,
-        stages={name.removeprefix(_STAGE): column for name, column in columns.items() if name.startswith(_STAGE)},
-        tokens=split(columns["token_times"], columns["token_counts"]) if "token_counts" in columns else None,
-        cpu_seconds=float(columns["cpu_seconds"]),
-    )
-    bodies = split(columns["answer_bytes"], columns["answer_lengths"])
-    answers = [(kind, body.tobytes()) for kind, body in zip(columns["answer_kinds"].tolist(), bodies, strict=True)]
-    return WorkerResults(trace, answers, columns["losses"].tolist() if "losses" in columns else [])

@@ -27,6 +27,10 @@ class Endpoint:
     tls: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets: never in results
 
+    @property
+    def is_grpc(self) -> bool:
+        return self.wire == "kserve-grpc"
+
 
 @dataclass(frozen=True)
 class Prepared:

@@ -64,10 +64,7 @@ def carries_text(event: bytes) -> bool:
     """
     if not event or event == b"[DONE]":
         return False
-    try:
-        content = json.loads(event)
-    except ValueError:
-        return True
+    content = _read(event)
     if not isinstance(content, dict) or "choices" not in content:
         return not is_error(event)
     for choice in content["choices"] or ():
@@ -80,10 +77,13 @@ def carries_text(event: bytes) -> bool:
 
 def is_error(event: bytes) -> bool:
     """Whether a stream that had begun well says here that it failed: the status was sent by then."""
-    if b"error" not in event:
-        return False
-    try:
-        content = json.loads(event)
-    except ValueError:
-        return False
+    content = _read(event) if b"error" in event else None
     return isinstance(content, dict) and (bool(content.get("error")) or content.get("object") == "error")
+
+
+def _read(event: bytes) -> object:
+    """An event's JSON; None for what is none."""
+    try:
+        return json.loads(event)
+    except ValueError:
+        return None

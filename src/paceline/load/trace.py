@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
@@ -35,6 +36,7 @@ COLUMNS: dict[str, Any] = {
     **dict.fromkeys(("status", "kind", "worker", "samples"), np.int32),
 }
 OPTIONAL_COLUMNS = ("batch", "dispatched", "host")
+_STAGE = "stage_"
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,53 @@ class Trace:
             },
             cpu_seconds=sum(part.cpu_seconds for part in parts),
         )
+
+
+@dataclass(frozen=True)
+class WorkerResults:
+    """The results of one worker, or of several together."""
+
+    trace: Trace
+    answers: list[tuple[int, bytes]]  # kind and body
+    losses: list[str] = field(default_factory=list)  # why workers ended too early
+
+    def packed(self) -> bytes:
+        """As the bytes of an .npz file."""
+        trace = self.trace
+        columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
+        columns = {name: values for name, values in columns.items() if values is not None}
+        columns |= {f"{_STAGE}{name}": values for name, values in trace.stages.items()}
+        if trace.tokens is not None:
+            columns["token_times"] = np.concatenate([np.empty(0), *trace.tokens])
+            columns["token_counts"] = np.array([len(times) for times in trace.tokens], np.int64)
+        columns["answer_kinds"] = np.array([kind for kind, _ in self.answers], np.int32)
+        columns["answer_lengths"] = np.array([len(body) for _, body in self.answers], np.int64)
+        columns["answer_bytes"] = np.frombuffer(b"".join(body for _, body in self.answers), np.uint8)
+        columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(self.losses, np.str_)}
+        file = io.BytesIO()
+        np.savez(file, **columns)  # type: ignore[arg-type]
+        return file.getvalue()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> WorkerResults:
+        """The results that `packed` made these bytes of."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            columns: dict[str, NDArray[Any]] = dict(file)
+        rows: dict[str, Any] = {name: columns.get(name) for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
+        trace = Trace(
+            **rows,
+            stages={name.removeprefix(_STAGE): column for name, column in columns.items() if name.startswith(_STAGE)},
+            tokens=_split(columns["token_times"], columns["token_counts"]) if "token_counts" in columns else None,
+            cpu_seconds=float(columns["cpu_seconds"]),
+        )
+        bodies = _split(columns["answer_bytes"], columns["answer_lengths"])
+        answers = [(kind, body.tobytes()) for kind, body in zip(columns["answer_kinds"].tolist(), bodies, strict=True)]
+        return cls(trace, answers, columns["losses"].tolist())
+
+
+def _split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Rows of different lengths that were written one behind the other."""
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 @dataclass(slots=True)

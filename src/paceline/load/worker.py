@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
+from paceline.load.request import Endpoint
 from paceline.load.server_timing import carries_text, is_error, read_stages
-from paceline.load.timerfd import open_timer, set_timer
-from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, clock
+from paceline.load.timerfd import Alarm
+from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, Trace, WorkerResults, clock
 
 TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
@@ -57,38 +58,30 @@ async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
 
     The kernel wakes the event loop through a descriptor, some ten microseconds after the instant.
     """
-    if not due:
-        return
-    timer = open_timer()
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
+    ended = asyncio.get_running_loop().create_future()
     position, number = 0, len(due)
 
     def on_time() -> None:
         nonlocal position
         try:
-            os.read(timer, 8)
             now = clock()
             while position < number and due[position] <= now:
                 act(position)
                 position += 1
             if position < number:
-                set_timer(timer, due[position])
+                alarm.set(due[position])
             else:
                 ended.set_result(None)
-        except BlockingIOError:
-            return
         except Exception as error:
             if not ended.done():
                 ended.set_exception(error)
 
-    loop.add_reader(timer, on_time)
+    alarm = Alarm(on_time)
     try:
-        set_timer(timer, due[0])
+        on_time()
         await ended
     finally:
-        loop.remove_reader(timer)
-        os.close(timer)
+        alarm.close()
 
 
 @dataclass(frozen=True)
@@ -111,14 +104,12 @@ class LoadShare:
 class WorkerTask(LoadShare):
     """The share of one worker, and where to send it; made by a parent that it trusts."""
 
+    number: int = 0  # of this worker
     parent: int  # process id; this worker ends with it
-    transport: Literal["http", "grpc"]
-    host: str
-    port: int
-    path: str
-    tls: bool
+    endpoint: Endpoint
     payloads: list[bytes]
     metadata: list[tuple[tuple[str, str], ...]]  # gRPC's headers; those of HTTP are in the payloads
+    samples: NDArray[np.int32]  # in a request of each kind
     limit: int = 1000  # of connections
     timeout: float = 30.0
     streaming: bool = False
@@ -137,12 +128,12 @@ def main(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes a descriptor
     loop = new_event_loop()
     try:
-        np.savez(folder / RESULT, **loop.run_until_complete(_work(task)))  # type: ignore[arg-type]
+        (folder / RESULT).write_bytes(loop.run_until_complete(_work(task)).packed())
     finally:
         loop.close()
 
 
-async def _work(task: WorkerTask) -> dict[str, NDArray[np.generic]]:
+async def _work(task: WorkerTask) -> WorkerResults:
     run = _Run(task)
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
@@ -155,8 +146,7 @@ async def _work(task: WorkerTask) -> dict[str, NDArray[np.generic]]:
     gc.disable()
     used = time.process_time()
     await run.complete(start)
-    used = time.process_time() - used
-    return run.result(start) | {"cpu_seconds": np.array(used)}
+    return run.results(start, time.process_time() - used)
 
 
 class _Run:
@@ -170,7 +160,7 @@ class _Run:
         self._task = task
         finished = self._count if task.loop == "open" else self._next_of_user
         self._log = Log(task.kinds.tolist(), task.keep, finished)
-        self._client = GrpcClient(self._log, task) if task.transport == "grpc" else HttpClient(self._log, task)
+        self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)
         self._loop = asyncio.get_running_loop()
         self._all_ended = self._loop.create_future()
 
@@ -258,12 +248,12 @@ class _Run:
         else:
             self._ask()
 
-    def result(self, start: int) -> dict[str, NDArray[np.generic]]:
+    def results(self, start: int, cpu_seconds: float) -> WorkerResults:
         """Everything that happened, in seconds since the start, with the emulated network's share added."""
         task, log, number = self._task, self._log, self._log.number
         rows = np.arange(number)
         up = 0.0 if task.up is None else task.up[rows % len(task.up)]
-        down = 0.0 if task.down is None else task.down[rows % len(task.down)]
+        down = np.zeros(number) if task.down is None else task.down[rows % len(task.down)]
         size = np.array(log.size[:number], np.float64)
         kind = task.kinds[rows % len(task.kinds)]
 
@@ -273,38 +263,29 @@ class _Run:
 
         status = np.array(log.status[:number], np.int32)
         status[(status == UNSENT) & (np.array(log.sent[:number]) > 0)] = BROKEN  # under way when it was all ended
-        for row, events in enumerate(log.events[:number]):
+        tokens: list[Times] = []
+        for row, events in enumerate(log.events[:number] if task.streaming else ()):
             if status[row] == OK and any(is_error(event) for _, event in events or ()):
                 status[row] = FAILED
+            times = np.array([time for time, event in events or () if carries_text(event)], np.int64)
+            tokens.append((times - start) / 1e9 + down[row])
         stages, batch = read_stages(log.timing[:number])
-        optional: dict[str, NDArray[np.generic]] = {} if batch is None else {"batch": batch}
-        if task.streaming:
-            pieces = [[time for time, event in events or () if carries_text(event)] for events in log.events[:number]]
-            counts = np.array([len(times) for times in pieces], np.int64)
-            flat = (np.array([time for times in pieces for time in times], np.int64) - start) / 1e9
-            optional["token_counts"] = counts
-            optional["token_times"] = flat + np.repeat(np.broadcast_to(down, number), counts)
-        return {
-            "intended": seconds(log.intended),
-            "dispatched": seconds(log.dispatched) - up,
-            "sent": seconds(log.sent) - up,
-            "first": seconds(log.first) + down,
-            "done": seconds(log.done) + down + size / task.down_bandwidth,
-            "status": status,
-            "kind": kind,
-            **optional,
-            **answer_columns(log.answers),
-            **{f"stage_{name}": column for name, column in stages.items()},
-        }
-
-
-def answer_columns(answers: Sequence[tuple[int, bytes]]) -> dict[str, NDArray[np.generic]]:
-    """Kinds and bodies of answers as arrays."""
-    return {
-        "answer_kinds": np.array([kind for kind, _ in answers], np.int32),
-        "answer_lengths": np.array([len(body) for _, body in answers], np.int64),
-        "answer_bytes": np.frombuffer(b"".join(body for _, body in answers), np.uint8),
-    }
+        trace = Trace(
+            intended=seconds(log.intended),
+            sent=seconds(log.sent) - up,
+            first=seconds(log.first) + down,
+            done=seconds(log.done) + down + size / task.down_bandwidth,
+            status=status,
+            kind=kind,
+            worker=np.full(number, task.number, np.int32),
+            samples=task.samples[kind],
+            stages=stages,
+            batch=batch,
+            tokens=tokens if task.streaming else None,
+            cpu_seconds=cpu_seconds,
+            dispatched=seconds(log.dispatched) - up,
+        )
+        return WorkerResults(trace, log.answers)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -55,6 +55,7 @@ class AppSettings(BatchingSettings, PythonSettings):
 class ExportedModelServer(Program):
     """Serves a model that Paceline has exported, by an app of ours if the server needs one."""
 
+    Settings: ClassVar[type[ServerSettings]] = AppSettings
     path: ClassVar[str]  # of an inference request
     format: ClassVar[Format] = "onnx"
     apps: ClassVar[tuple[str, ...]] = ()  # files of _apps, copied into the server's folder; the first is started
@@ -120,16 +121,8 @@ class ExportedModelServer(Program):
         (self.folder / "serve.json").write_text(json.dumps(config, indent=2))
 
 
-class OnnxAppServer(ExportedModelServer):
+def with_onnxruntime(server: str, package: str, version: str, **more: Any) -> Requirements:
     """A Python package in which an app of ours runs the model in ONNX Runtime."""
-
-    Settings: ClassVar[type[ServerSettings]] = AppSettings
-
-    settings: AppSettings
-
-    @staticmethod
-    def requires(server: str, package: str, version: str, **more: Any) -> Requirements:
-        """The package and ONNX Runtime."""
-        name = package.partition("[")[0]
-        packages, shown = (f"{package}=={version}", "onnxruntime==1.31.1"), (name, "onnxruntime", "onnxruntime-gpu")
-        return Requirements(server=server, packages=packages, shown=shown, **more)
+    name = package.partition("[")[0]
+    packages, shown = (f"{package}=={version}", "onnxruntime==1.31.1"), (name, "onnxruntime", "onnxruntime-gpu")
+    return Requirements(server=server, packages=packages, shown=shown, **more)

@@ -70,113 +70,24 @@ class PythonSettings(ServerSettings):
     """Interpreter to start it with, instead of the one that `paceline servers install` made"""
 
 
-class ProcessServer(Server):
+class Program(Server):
     """A server whose command is started here, in a session of its own; what it prints is in `server.log`.
 
     A supervisor process stands between: it adopts whatever the command starts, ends all of it on `stop()`, and also
-    when this process dies, by whatever signal.
+    when this process dies, by whatever signal. Ports are free ones of the loopback.
     """
 
     grace: ClassVar[float] = 5.0  # seconds that it may take to end by itself
-
-    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
-        super().__init__(settings, need, folder, say)
-        self.log = folder / "server.log"
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._main: psutil.Process | None = None  # the command's own process, once it is known
-
-    @abstractmethod
-    def _is_ready(self) -> bool:
-        """Ask it once."""
-
-    def _run(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> float:
-        """Start it, and ask until it is ready: the seconds it took."""
-        supervise = [sys.executable, "-I", "-S", _supervisor.__file__, str(os.getpid()), str(self.grace)]
-        self._main = None
-        with self.log.open("ab") as log:
-            self._supervisor = subprocess.Popen(
-                [*supervise, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=cwd or self.folder,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
-                start_new_session=True,
-            )
-        begin = time.monotonic()
-        try:
-            while not self._is_ready():
-                if not self.is_alive():
-                    code = self._supervisor.wait(timeout=self.grace + 10)  # what the command left is ended too by then
-                    raise ServerFailed(f"the server ended with exit code {code} before it was ready", self.logs())
-                timeout = self.settings.ready_timeout
-                if time.monotonic() - begin > timeout:
-                    message = (
-                        f"the server was not ready after {timeout:g} s; raise ready_timeout if it only needs longer"
-                    )
-                    raise ServerFailed(message, self.logs())
-                time.sleep(_POLL)
-        except BaseException:
-            self.stop()
-            raise
-        return time.monotonic() - begin
-
-    def processes(self) -> list[int]:
-        """The command's process and all that it started."""
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [child.pid for child in psutil.Process(self._supervisor.pid).children(recursive=True)]
-        return []
-
-    def is_alive(self) -> bool:
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return False
-        try:  # the supervisor may not yet have noticed the end
-            if self._main is None:
-                children = psutil.Process(self._supervisor.pid).children()  # orphans that it adopts are younger
-                self._main = min(children, key=lambda child: child.create_time(), default=None)
-            return self._main is None or (self._main.is_running() and self._main.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
-
-    def stop(self) -> None:
-        """Ask it to end, and end it and everything it started after a grace."""
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return
-        self._supervisor.terminate()
-        try:
-            self._supervisor.wait(timeout=self.grace + 10)
-        except subprocess.TimeoutExpired:
-            for pid in self.processes():
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    psutil.Process(pid).kill()
-            self._supervisor.kill()
-            self._supervisor.wait()
-
-    def logs(self) -> str:
-        try:
-            with self.log.open("rb") as log:
-                size = log.seek(0, os.SEEK_END)
-                log.seek(max(0, size - _LOG_END))
-                text = log.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-_LOG_LINES:])
-
-
-class Program(ProcessServer):
-    """Software of others, started as a process on this machine, with free ports of the loopback."""
-
     requirements: ClassVar[Requirements | None] = None  # None for a program that pip does not install
     device_kind: ClassVar[str] = ""  # that its packages are built for; any if empty
     ready_path: ClassVar[str]  # answers 200 when it is ready
 
     def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(settings, need, folder, say)
+        self.log = folder / "server.log"
         self.port = self.grpc_port = 0
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._main: psutil.Process | None = None  # the command's own process, once it is known
         self._short: Path | None = None
 
     @classmethod
@@ -213,9 +124,9 @@ class Program(ProcessServer):
     def _command(self) -> Sequence[str]:
         """What starts it; ports have been chosen."""
 
-    @abstractmethod
     def _facts(self) -> dict[str, Any]:
         """What else belongs into the record."""
+        return {}
 
     def _environment(self) -> dict[str, str]:
         """Variables that it is started with."""
@@ -235,14 +146,87 @@ class Program(ProcessServer):
         self.say(f"starting {self.name}")
         return self._run(command, environment)
 
+    def _run(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> float:
+        """Start it, and ask until it is ready: the seconds it took."""
+        supervise = [sys.executable, "-I", "-S", _supervisor.__file__, str(os.getpid()), str(self.grace)]
+        self._main = None
+        with self.log.open("ab") as log:
+            self._supervisor = subprocess.Popen(
+                [*supervise, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=cwd or self.folder,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
+                start_new_session=True,
+            )
+        begin = time.monotonic()
+        try:
+            while not self._is_ready():
+                if not self.is_alive():
+                    code = self._supervisor.wait(timeout=self.grace + 10)  # what the command left is ended too by then
+                    raise ServerFailed(f"the server ended with exit code {code} before it was ready", self.logs())
+                timeout = self.settings.ready_timeout
+                if time.monotonic() - begin > timeout:
+                    message = (
+                        f"the server was not ready after {timeout:g} s; raise ready_timeout if it only needs longer"
+                    )
+                    raise ServerFailed(message, self.logs())
+                time.sleep(_POLL)
+        except BaseException:
+            self.stop()
+            raise
+        return time.monotonic() - begin
+
     def describe(self) -> dict[str, Any]:
         return {"server": self.name, "versions": self.versions} | self._facts()
 
+    def processes(self) -> list[int]:
+        """The command's process and all that it started."""
+        if self._supervisor is None or self._supervisor.poll() is not None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(self._supervisor.pid).children(recursive=True)]
+        return []
+
+    def is_alive(self) -> bool:
+        if self._supervisor is None or self._supervisor.poll() is not None:
+            return False
+        try:  # the supervisor may not yet have noticed the end
+            if self._main is None:
+                children = psutil.Process(self._supervisor.pid).children()  # orphans that it adopts are younger
+                self._main = min(children, key=lambda child: child.create_time(), default=None)
+            return self._main is None or (self._main.is_running() and self._main.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
     def stop(self) -> None:
-        super().stop()
+        """Ask it to end, and end it and everything it started after a grace."""
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            self._supervisor.terminate()
+            try:
+                self._supervisor.wait(timeout=self.grace + 10)
+            except subprocess.TimeoutExpired:
+                for pid in self.processes():
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        psutil.Process(pid).kill()
+                self._supervisor.kill()
+                self._supervisor.wait()
         if self._short is not None:
             shutil.rmtree(self._short, ignore_errors=True)
             self._short = None
+
+    def logs(self) -> str:
+        try:
+            with self.log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - _LOG_END))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-_LOG_LINES:])
 
     def _short_path(self) -> Path:
         """A folder for sockets, whose path may have 107 characters only: in ours, or elsewhere if that is too deep."""

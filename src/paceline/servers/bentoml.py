@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from paceline.servers._exporting import ExportedModelServer, OnnxAppServer, WorkerAppSettings
+from paceline.servers._exporting import ExportedModelServer, WorkerAppSettings, with_onnxruntime
 from paceline.servers._program import HOST
-from paceline.servers.base import ServerSettings
 
 
 class BentoMl(ExportedModelServer):
@@ -15,11 +13,11 @@ class BentoMl(ExportedModelServer):
 
     name = "bentoml"
     summary = "BentoML with ONNX Runtime; HTTP, adaptive batching"
-    Settings: ClassVar[type[ServerSettings]] = WorkerAppSettings
+    Settings = WorkerAppSettings
     wires = ("kserve-json",)
     path = "/infer"
     apps = ("bentoml_app.py", "onnx_model.py")
-    requirements = OnnxAppServer.requires("bentoml", "bentoml", "1.4.39")
+    requirements = with_onnxruntime("bentoml", "bentoml", "1.4.39")
     ready_path = "/readyz"
 
     def _command(self) -> Sequence[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,29 +13,25 @@ from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.servers._embedded.app import DRAIN, EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
-from paceline.servers._program import HTTP_ERRORS, MODEL, ProcessServer, answers, http_get
-from paceline.servers.base import Artifact, Need, ServerFailed, ServerSettings
+from paceline.servers._program import HTTP_ERRORS, MODEL, Program, answers, http_get
+from paceline.servers.base import Need, ServerFailed, ServerSettings
 from paceline.servers.export import export
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
 
-class Embedded(ProcessServer):
+class Embedded(Program):
     """The server that comes with Paceline, in a process of its own."""
 
     name = "embedded"
     summary = "Paceline's own: KServe v2 over HTTP and gRPC, dynamic batching; torch, ONNX Runtime or OpenVINO"
-    Settings: ClassVar[type[ServerSettings]] = EmbeddedSettings
+    Settings = EmbeddedSettings
     wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
     reads = ("image", "text")
     grace = DRAIN + 2
 
     settings: EmbeddedSettings
-
-    def __init__(self, settings: ServerSettings, need: Need, folder: Path, say: Callable[[str], None]) -> None:
-        super().__init__(settings, need, folder, say)
-        self._port: int | None = None
-        self._processing: Processing | None = None
+    _processing: Processing | None = None
 
     @classmethod
     def check(cls, settings: ServerSettings, need: Need) -> None:
@@ -82,29 +77,26 @@ class Embedded(ProcessServer):
         self.stop()
         for leftover in ("port", "grpc_port", "failure", "facts"):
             (self.folder / leftover).unlink(missing_ok=True)
-        path = self.folder / "configuration.json"
-        path.write_text(self._configuration(self.artifact).model_dump_json(indent=2))
-        command = [sys.executable, "-P", "-m", "paceline.servers._embedded", str(path)]
         self.say(f"starting {self.name} with {self.settings.engine}")
         try:
             # The user's own model is imported relative to the user's folder.
-            return self._run(command, cwd=Path.cwd())
+            return self._run(self._command(), cwd=Path.cwd())
         except ServerFailed as error:
             failure = self.folder / "failure"
             raise ServerFailed(failure.read_text() if failure.exists() else str(error), error.logs) from None
 
     def endpoint(self, wire: Wire) -> Endpoint:
-        if self._port is None:
+        if not self.port:
             raise RuntimeError("the server was not started")
         if wire == "kserve-grpc":
             port = int((self.folder / "grpc_port").read_text())
             return Endpoint(wire, self.settings.host, port, GRPC_METHOD, MODEL)
-        return Endpoint(wire, self.settings.host, self._port, f"/v2/models/{MODEL}/infer", MODEL)
+        return Endpoint(wire, self.settings.host, self.port, f"/v2/models/{MODEL}/infer", MODEL)
 
     def statistics(self) -> dict[str, Any]:
         """Its counters since it is ready; ServerFailed if it does not answer."""
         try:
-            _, body = http_get(self.settings.host, self._port or 0, f"/v2/models/{MODEL}/stats")
+            _, body = http_get(self.settings.host, self.port, f"/v2/models/{MODEL}/stats")
             counters: dict[str, Any] = json.loads(body)
         except (*HTTP_ERRORS, ValueError) as error:
             raise ServerFailed(f"the server reports no statistics: {error}", self.logs()) from None
@@ -125,14 +117,17 @@ class Embedded(ProcessServer):
         path = self.folder / "port"
         if not path.exists():
             return False
-        self._port = int(path.read_text())
-        return answers(self.settings.host, self._port, "/v2/health/ready")
+        self.port = int(path.read_text())
+        return answers(self.settings.host, self.port, "/v2/health/ready")
 
-    def _configuration(self, artifact: Artifact) -> ServerConfiguration:
-        return ServerConfiguration(
+    def _command(self) -> list[str]:
+        configuration = ServerConfiguration(
             **self.settings.model_dump(include=set(EmbeddedSettings.model_fields)),
             name=MODEL,
             need=self.need,
-            artifact=artifact,
+            artifact=self.artifact,
             processing=self._processing,
         )
+        path = self.folder / "configuration.json"
+        path.write_text(configuration.model_dump_json(indent=2))
+        return [sys.executable, "-P", "-m", "paceline.servers._embedded", str(path)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.servers._exporting import OnnxAppServer
+from paceline.servers._exporting import ExportedModelServer, with_onnxruntime
 
 
-class LitServe(OnnxAppServer):
+class LitServe(ExportedModelServer):
     """An app of ours decodes the body and runs the model in ONNX Runtime."""
 
     name = "litserve"
@@ -13,5 +13,5 @@ class LitServe(OnnxAppServer):
     wires = ("kserve-json",)
     path = "/predict"
     apps = ("litserve_app.py", "onnx_model.py")
-    requirements = OnnxAppServer.requires("litserve", "litserve", "0.2.19")
+    requirements = with_onnxruntime("litserve", "litserve", "0.2.19")
     ready_path = "/health"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -13,7 +13,6 @@ from paceline.core.quantity import Duration
 from paceline.servers._environment import Requirements
 from paceline.servers._language_model import DTYPES, PREFIX, LanguageModelServer, LlamaShape, write_gguf
 from paceline.servers._program import HOST, PythonSettings
-from paceline.servers.base import ServerSettings
 
 
 class LlamaCppSettings(PythonSettings):
@@ -31,7 +30,7 @@ class LlamaCpp(LanguageModelServer):
 
     name = "llama-cpp"
     summary = "llama.cpp by llama-cpp-python; OpenAI-compatible, streams"
-    Settings: ClassVar[type[ServerSettings]] = LlamaCppSettings
+    Settings = LlamaCppSettings
     model_noun = "file"
     ready_path = "/v1/models"
     requirements = Requirements(

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.servers._exporting import OnnxAppServer
+from paceline.servers._exporting import AppSettings, ExportedModelServer, with_onnxruntime
 from paceline.servers._program import HOST, MODEL
 
 
-class MlServer(OnnxAppServer):
+class MlServer(ExportedModelServer):
     """A runtime of ours in MLServer runs the model in ONNX Runtime."""
 
     name = "mlserver"
@@ -18,8 +18,10 @@ class MlServer(OnnxAppServer):
     wires = ("kserve-json", "kserve-grpc")
     path = f"/v2/models/{MODEL}/infer"
     apps = ("mlserver_app.py", "onnx_model.py")
-    requirements = OnnxAppServer.requires("mlserver", "mlserver", "1.7.1")
+    requirements = with_onnxruntime("mlserver", "mlserver", "1.7.1")
     ready_path = f"/v2/models/{MODEL}/ready"
+
+    settings: AppSettings
 
     def _command(self) -> Sequence[str]:
         self._write_app_config()

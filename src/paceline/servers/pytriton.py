@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.servers._exporting import OnnxAppServer
+from paceline.servers._exporting import ExportedModelServer, with_onnxruntime
 from paceline.servers._program import MODEL
 
 
-class PyTriton(OnnxAppServer):
+class PyTriton(ExportedModelServer):
     """A function of ours in Triton runs the model in ONNX Runtime."""
 
     name = "pytriton"
@@ -18,7 +18,7 @@ class PyTriton(OnnxAppServer):
     wires = ("kserve-binary", "kserve-json", "kserve-grpc")
     path = f"/v2/models/{MODEL}/infer"
     apps = ("pytriton_app.py", "onnx_model.py")
-    requirements = OnnxAppServer.requires(
+    requirements = with_onnxruntime(
         "pytriton",
         "nvidia-pytriton",
         "0.7.0",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from paceline.servers._exporting import OnnxAppServer
+from paceline.servers._exporting import ExportedModelServer, with_onnxruntime
 
 
-class RayServe(OnnxAppServer):
+class RayServe(ExportedModelServer):
     """A deployment of ours decodes the body and runs the model in ONNX Runtime."""
 
     name = "ray-serve"
@@ -16,7 +16,7 @@ class RayServe(OnnxAppServer):
     wires = ("kserve-json",)
     path = "/infer"
     apps = ("ray_serve_app.py", "onnx_model.py")
-    requirements = OnnxAppServer.requires("ray-serve", "ray[serve]", "2.60.0")
+    requirements = with_onnxruntime("ray-serve", "ray[serve]", "2.60.0")
     ready_path = "/-/healthz"
     grace = 20.0
 

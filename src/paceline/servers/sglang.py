@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -11,7 +10,6 @@ from paceline.core.quantity import Fraction
 from paceline.servers._environment import Requirements
 from paceline.servers._language_model import TORCH_NAMES, GpuLanguageModelServer, GpuSettings
 from paceline.servers._program import HOST
-from paceline.servers.base import ServerSettings
 
 
 class SglangSettings(GpuSettings):
@@ -26,7 +24,7 @@ class Sglang(GpuLanguageModelServer):
 
     name = "sglang"
     summary = "SGLang; OpenAI-compatible, streams, continuous batching"
-    Settings: ClassVar[type[ServerSettings]] = SglangSettings
+    Settings = SglangSettings
     ready_path = "/health_generate"  # /health answers before the model is loaded
     requirements = Requirements(
         server="sglang",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from paceline.core.ports import free_port
 from paceline.servers._environment import Requirements
 from paceline.servers._exporting import AppSettings, ExportedModelServer
 from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, http_get
-from paceline.servers.base import ServerSettings
 
 # Without a line for every request and its metrics.
 _LOGGING = """<?xml version="1.0" encoding="UTF-8"?>
@@ -30,7 +29,6 @@ class TorchServe(ExportedModelServer):
 
     name = "torchserve"
     summary = "TorchServe with TorchScript; HTTP, batching"
-    Settings: ClassVar[type[ServerSettings]] = AppSettings
     wires = ("kserve-json",)
     path = f"/predictions/{MODEL}"
     format = "torchscript"

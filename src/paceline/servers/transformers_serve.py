@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
 from paceline.servers._environment import Requirements
 from paceline.servers._language_model import TORCH_NAMES, LanguageModelServer
 from paceline.servers._program import HOST, PythonSettings
-from paceline.servers.base import ServerSettings
 
 
 class TransformersServeSettings(PythonSettings):
@@ -27,7 +26,7 @@ class TransformersServe(LanguageModelServer):
 
     name = "transformers-serve"
     summary = "transformers serve; OpenAI-compatible, streams"
-    Settings: ClassVar[type[ServerSettings]] = TransformersServeSettings
+    Settings = TransformersServeSettings
     ready_path = "/health"
     requirements = Requirements(
         server="transformers-serve",

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from typing import ClassVar
 
 from paceline.load.tensors import TensorSpec
 from paceline.servers._exporting import BatchingSettings, ExportedModelServer
 from paceline.servers._program import HOST, MODEL
-from paceline.servers.base import ServerSettings
 
 LARGEST_REQUEST = 4096  # samples, where requests are not put together
 
@@ -21,14 +19,12 @@ class TritonServer(ExportedModelServer):
     name = "tritonserver"
     summary = "Triton with its ONNX Runtime backend; HTTP and gRPC, dynamic batching"
     wires = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
-    Settings: ClassVar[type[ServerSettings]] = BatchingSettings
+    Settings = BatchingSettings
     path = f"/v2/models/{MODEL}/infer"
     ready_path = f"/v2/models/{MODEL}/ready"
     grace = 30.0
 
     settings: BatchingSettings
-    backend: ClassVar[str] = "onnxruntime"
-    file: ClassVar[str] = "model.onnx"  # as the backend wants it to be called
 
     @classmethod
     def missing(cls) -> str | None:
@@ -41,8 +37,9 @@ class TritonServer(ExportedModelServer):
         folder = self.folder / "repository" / MODEL / "1"
         folder.mkdir(parents=True, exist_ok=True)
         assert self.artifact.path is not None
-        (folder / self.file).unlink(missing_ok=True)
-        (folder / self.file).symlink_to(self.artifact.path.absolute())
+        file = folder / "model.onnx"  # as the backend wants it to be called
+        file.unlink(missing_ok=True)
+        file.symlink_to(self.artifact.path.absolute())
         (folder.parent / "config.pbtxt").write_text(self._model_config())
 
     def _model_config(self) -> str:
@@ -52,7 +49,7 @@ class TritonServer(ExportedModelServer):
         device = "kind: KIND_CPU" if kind == "cpu" else f"kind: KIND_GPU gpus: [ {index or 0} ]"
         lines = [
             f'name: "{MODEL}"',
-            f'backend: "{self.backend}"',
+            'backend: "onnxruntime"',
             f"max_batch_size: {settings.max_batch if together else LARGEST_REQUEST}",
             *(f"input [ {_tensor(spec)} ]" for spec in self.artifact.inputs),
             *(f"output [ {_tensor(spec)} ]" for spec in self.artifact.outputs),

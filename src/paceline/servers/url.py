@@ -63,7 +63,7 @@ class Url(Server):
 
     name = "url"
     summary = "a server that somebody else runs; KServe v2 over HTTP or gRPC, or OpenAI-compatible"
-    Settings: ClassVar[type[ServerSettings]] = UrlSettings
+    Settings = UrlSettings
     wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *PATHS)
     is_checkable: ClassVar[bool] = False  # it may have other weights
 
@@ -144,17 +144,11 @@ class Url(Server):
     def describe(self) -> dict[str, Any]:
         return {"server": self.name, "url": self.settings.url, "model": self.settings.model} | self._platform
 
-    def processes(self) -> list[int]:
-        return []
-
     def is_alive(self) -> bool:
         return self._started
 
     def stop(self) -> None:
         self._started = False
-
-    def logs(self) -> str:
-        return ""
 
     @property
     def _is_openai(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -11,7 +10,6 @@ from paceline.core.quantity import Fraction
 from paceline.servers._environment import Requirements
 from paceline.servers._language_model import TORCH_NAMES, GpuLanguageModelServer, GpuSettings
 from paceline.servers._program import HOST
-from paceline.servers.base import ServerSettings
 
 
 class VllmSettings(GpuSettings):
@@ -26,7 +24,7 @@ class Vllm(GpuLanguageModelServer):
 
     name = "vllm"
     summary = "vLLM; OpenAI-compatible, streams, continuous batching"
-    Settings: ClassVar[type[ServerSettings]] = VllmSettings
+    Settings = VllmSettings
     ready_path = "/health"
     requirements = Requirements(
         server="vllm",

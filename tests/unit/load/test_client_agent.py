@@ -19,9 +19,9 @@ from paceline.load import client_agent, processes
 from paceline.load.calibrate import GeneratorCeiling, RequestKind
 from paceline.load.client_agent import ClientAgent
 from paceline.load.generator import socket_limit
-from paceline.load.processes import unpacked
-from paceline.load.trace import BROKEN
-from paceline.load.worker import WorkerTask, answer_columns
+from paceline.load.request import Endpoint
+from paceline.load.trace import BROKEN, WorkerResults
+from paceline.load.worker import WorkerTask
 from paceline.remote import messages
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
@@ -133,16 +133,14 @@ def tasks(number: int) -> list[WorkerTask]:
         WorkerTask(
             intended=np.array([0.5]),
             kinds=np.zeros(1, np.int32),
+            number=one,
             parent=1,
-            transport="http",
-            host="h",
-            port=1,
-            path="/",
-            tls=False,
+            endpoint=Endpoint("kserve-json", "h", 1, "/", "x"),
             payloads=[],
             metadata=[],
+            samples=np.array([3], np.int32),
         )
-        for _ in range(number)
+        for one in range(number)
     ]
 
 
@@ -151,17 +149,14 @@ def text(value: object) -> str:
 
 
 def send(number: int) -> dict[str, Any]:
-    return {"do": "send", "tasks": text(tasks(number)), "samples": [3], "longest": 1000.0}
+    return {"do": "send", "tasks": text(tasks(number)), "longest": 1000.0}
 
 
 def test_a_host_sends_its_share_when_it_is_told_to_start(
     leader: Leader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    done = trace([0.25], kind=np.zeros(1, np.int32))
-    columns: dict[str, Any] = {
-        name: getattr(done, name) for name in ("intended", "sent", "first", "done", "status", "kind")
-    }
-    np.savez(tmp_path / "good.npz", **columns | answer_columns([(0, b"body")]), cpu_seconds=np.array(0.5))
+    done = WorkerResults(trace([0.25], kind=np.zeros(1, np.int32), cpu_seconds=0.5), [(0, b"body")])
+    (tmp_path / "good.npz").write_bytes(done.packed())
     script = f'cp "$1/task.pickle" "{tmp_path}/$(basename $1)"; echo ready; read at; echo $at > "{tmp_path}/at"; '
     script += f'cp "{tmp_path}/good.npz" "$1/result.npz"'
     monkeypatch.setattr(processes, "COMMAND", ["sh", "-c", script, "worker"])
@@ -169,14 +164,14 @@ def test_a_host_sends_its_share_when_it_is_told_to_start(
     assert leader.ask(send(4)) == {"ready": True}
     start = time.monotonic_ns() - 1_000_000_000
     answer = leader.ask({"do": "start", "at": start})
-    results = unpacked(base64.b64decode(answer["results"]))
+    results = WorkerResults.unpacked(base64.b64decode(answer["results"]))
     assert len(results.trace) == 4
     assert results.trace.ok.all()
-    assert results.trace.samples.tolist() == [3] * 4
     assert results.answers == [(0, b"body")] * 4
     assert (tmp_path / "at").read_text() == f"{start}\n"
     got: list[WorkerTask] = [pickle.loads((tmp_path / str(number)).read_bytes()) for number in range(4)]
     assert [one.cpu for one in got] == [2, 4, 6, 2]
+    assert [one.samples.tolist() for one in got] == [[3]] * 4
     assert {(one.parent, one.limit) for one in got} == {(os.getpid(), socket_limit(4))}
     assert [(one.payloads, one.metadata) for one in got] == [([b"p"], [(("a", "b"),)])] * 4
 
@@ -187,7 +182,7 @@ def test_a_host_ends_its_workers_when_it_is_told_to_stop(leader: Leader, monkeyp
     assert leader.ask(send(1)) == {"ready": True}
     leader.tell({"do": "start", "at": time.monotonic_ns() - 1_000_000_000})
     answer = leader.ask({"do": "stop"})
-    results = unpacked(base64.b64decode(answer["results"]))
+    results = WorkerResults.unpacked(base64.b64decode(answer["results"]))
     assert results.losses == ["worker 0 of the load generator was lost: stopped"]
     assert results.trace.status.tolist() == [BROKEN]
 

@@ -22,9 +22,8 @@ from paceline.load.clients import (
     is_of_this_machine_alone,
     read_names,
 )
-from paceline.load.processes import WorkerResults, packed
 from paceline.load.request import Endpoint
-from paceline.load.trace import BROKEN, OK, UNSENT, Trace
+from paceline.load.trace import BROKEN, OK, UNSENT, Trace, WorkerResults
 from paceline.load.worker import WorkerTask
 from paceline.remote.hosts import Agents, RemoteAgent
 from support.refused import refused
@@ -122,28 +121,23 @@ def hosts_of(line: Line, *hosts: ClientHost) -> ClientHosts:
     return ClientHosts(cast(Agents, line), hosts)
 
 
-def task(*intended: float, kinds: Sequence[int] = (0, 0, 0, 0)) -> WorkerTask:
+def task(*intended: float, kinds: Sequence[int] = (0, 0, 0, 0), number: int = 0) -> WorkerTask:
     return WorkerTask(
         intended=np.array(intended),
         kinds=np.array(kinds[: len(intended)], np.int32),
+        number=number,
         parent=1,
-        transport="http",
-        host="h",
-        port=1,
-        path="/",
-        tls=False,
+        endpoint=Endpoint("kserve-json", "h", 1, "/", "x"),
         payloads=[b"payload"],
         metadata=[(("a", "b"),)],
+        samples=np.array([3, 5], np.int32),
     )
 
 
 def results(intended: list[float], worker: list[int], *, losses: Sequence[str] = ()) -> Message:
     columns = {"intended": np.array(intended), "worker": np.array(worker, np.int32)}
     made = WorkerResults(trace([0.5] * len(intended), **columns), [(0, b"body")], list(losses))
-    return {"results": base64.b64encode(packed(made)).decode()}
-
-
-SAMPLES = np.array([3, 5], np.int32)
+    return {"results": base64.b64encode(made.packed()).decode()}
 
 
 # Clocks.
@@ -162,12 +156,12 @@ def test_the_shortest_trip_says_most_exactly_what_a_clock_shows() -> None:
 def test_hosts_send_their_shares_from_one_instant(line: Line) -> None:
     near, far = Agent("near", trip=0.5, offset=1000.0), Agent("far", trip=2.0, offset=-3000.0)
     hosts = hosts_of(line, host_of(near), host_of(far))
-    tasks = [task(0.0), task(1.0, kinds=(1,)), task(2.0)]
+    tasks = [task(0.0), task(1.0, kinds=(1,), number=1), task(2.0, number=2)]
     line.reports = [
-        (30.0, near, results([0.0, 2.0], [0, 1], losses=["worker 1 was lost"])),
-        (31.0, far, results([1.0], [0])),
+        (30.0, near, results([0.0, 2.0], [0, 2], losses=["worker 1 was lost"])),
+        (31.0, far, results([1.0], [1])),
     ]
-    merged = hosts.run(tasks, [2, 1], SAMPLES, 10.0)
+    merged = hosts.run(tasks, [2, 1], 10.0)
     payloads = line.of("payloads")
     assert [names for names, _ in payloads] == [["near", "far"]]
     assert pickle.loads(base64.b64decode(payloads[0][1]["data"])) == {
@@ -176,10 +170,11 @@ def test_hosts_send_their_shares_from_one_instant(line: Line) -> None:
     }
     assert [names for names, _ in line.of("clock")] == [["near"]] * 10 + [["far"]] * 10
     sent = [order for _, order in line.of("send")]
-    assert [(order["samples"], order["longest"]) for order in sent] == [([3, 5], 10.0)] * 2
+    assert [order["longest"] for order in sent] == [10.0] * 2
     shares = [pickle.loads(base64.b64decode(order["tasks"])) for order in sent]
     assert [[one.intended.tolist() for one in share] for share in shares] == [[[0.0], [2.0]], [[1.0]]]
     assert [(one.payloads, one.metadata) for share in shares for one in share] == [([], [])] * 3
+    assert [one.samples.tolist() for share in shares for one in share] == [[3, 5]] * 3
     # 25 s for reading the clocks; then a head start, and four times the larger uncertainty, which is half a trip.
     start = (FAR + 25 + 4) * SECOND + int(processes.HEAD_START * SECOND)
     assert near.messages == [{"do": "start", "at": start + 1000 * SECOND}]
@@ -204,7 +199,7 @@ def test_payloads_are_sent_again_only_when_they_are_others(line: Line) -> None:
     hosts = hosts_of(line, host_of(agent))
     for payloads in ([b"payload"], [b"payload"], [b"another"]):
         line.reports = [(1.0, agent, results([0.0], [0]))]
-        hosts.run([replace(task(0.0), payloads=payloads)], [1], SAMPLES, 10.0)
+        hosts.run([replace(task(0.0), payloads=payloads)], [1], 10.0)
     assert [names for names, _ in line.of("payloads")] == [["a"], ["a"]]
 
 
@@ -212,14 +207,14 @@ def test_a_host_without_a_task_has_no_part_in_a_load(line: Line) -> None:
     first, second = Agent("a"), Agent("b")
     hosts = hosts_of(line, host_of(first), host_of(second, workers=9))
     line.reports = [(1.0, first, results([0.0], [0]))]
-    hosts.run([task(0.0)], [1, 1], SAMPLES, 10.0)
+    hosts.run([task(0.0)], [1, 1], 10.0)
     assert [host.workers for host in hosts.hosts] == [1, 0]
     assert second.messages == []
 
 
 def test_every_host_needs_a_number_of_workers(line: Line) -> None:
     with pytest.raises(ValueError, match=r"zip\(\)"):
-        hosts_of(line, host_of(Agent("a")), host_of(Agent("b"))).run([task(0.0)], [1], SAMPLES, 10.0)
+        hosts_of(line, host_of(Agent("a")), host_of(Agent("b"))).run([task(0.0)], [1], 10.0)
 
 
 # A start at FAR + 0.05 s, as trips take no time.
@@ -231,7 +226,7 @@ def lossy(line: Line, *reports: tuple[float, Agent | None, Message | None], **mo
     hosts = hosts_of(line, host_of(A), host_of(B))
     line.reports = list(reports)
     more.setdefault("longest", LONG)
-    merged = hosts.run([task(0.0, 1.0, 100.0), task(0.5)], [1, 1], SAMPLES, **more)
+    merged = hosts.run([task(0.0, 1.0, 100.0), task(0.5, number=1)], [1, 1], **more)
     assert line.reports == []
     return hosts, merged.trace
 
@@ -256,7 +251,7 @@ def _fresh() -> None:
 def test_a_lost_host_ends_the_load_on_all_and_leaves_its_requests_broken(
     line: Line, message: Message | None, why: str
 ) -> None:
-    hosts, merged = lossy(line, (1.0, None, None), (2.05, A, message), (2.5, None, None), (3.0, B, results([0.5], [0])))
+    hosts, merged = lossy(line, (1.0, None, None), (2.05, A, message), (2.5, None, None), (3.0, B, results([0.5], [1])))
     assert hosts.lost == {"a": why}
     assert [one["do"] for one in A.messages] == ["start"]
     assert [one["do"] for one in B.messages] == ["start", "stop"]
@@ -272,14 +267,14 @@ def test_a_lost_host_ends_the_load_on_all_and_leaves_its_requests_broken(
 
 
 def test_when_a_host_dies_counts_from_the_common_start(line: Line) -> None:
-    _, merged = lossy(line, (0.55, A, None), (3.0, B, results([0.5], [0])))
+    _, merged = lossy(line, (0.55, A, None), (3.0, B, results([0.5], [1])))
     assert merged.status.tolist() == [BROKEN, OK, UNSENT, UNSENT]
 
 
 def test_reports_of_hosts_that_are_not_waited_for_are_not_listened_to(line: Line) -> None:
     hosts, merged = lossy(
         line,
-        (1.0, B, results([0.5], [0])),
+        (1.0, B, results([0.5], [1])),
         (1.5, B, None),
         (2.0, Agent("somebody"), None),
         (3.0, A, results([0.0, 1.0, 100.0], [0, 0, 0])),
@@ -293,7 +288,7 @@ def test_a_load_that_shall_not_go_on_is_ended_once_and_waited_for(line: Line) ->
     answers = iter([True, False])
     hosts, merged = lossy(
         line,
-        (1.0, B, results([0.5], [0])),
+        (1.0, B, results([0.5], [1])),
         (2.0, None, None),
         (2.5, None, None),
         (22.0, None, None),  # as long as a host has to end its workers, and then to hand over
@@ -308,7 +303,7 @@ def test_a_load_that_shall_not_go_on_is_ended_once_and_waited_for(line: Line) ->
 
 def test_a_host_that_does_not_end_when_it_is_told_to_is_lost(line: Line) -> None:
     reports = [(2.0, None, None), (22.0, None, None), (22.5, None, None)]
-    hosts, merged = lossy(line, (1.0, B, results([0.5], [0])), *reports, go_on=iter([True, False]).__next__)
+    hosts, merged = lossy(line, (1.0, B, results([0.5], [1])), *reports, go_on=iter([True, False]).__next__)
     assert hosts.lost == {"a": "it does not answer any more"}
     assert A.ended
     assert not B.ended
@@ -318,7 +313,7 @@ def test_a_host_that_does_not_end_when_it_is_told_to_is_lost(line: Line) -> None
 @pytest.mark.parametrize(("last", "is_lost"), [(110.05, False), (110.3, True)])
 def test_a_host_may_be_late_by_some_seconds_and_is_lost_then(line: Line, last: float, is_lost: bool) -> None:
     line.now_ns = FAR * SECOND
-    reports: list[tuple[float, Agent | None, Message | None]] = [(1.0, B, results([0.5], [0])), (109.0, None, None)]
+    reports: list[tuple[float, Agent | None, Message | None]] = [(1.0, B, results([0.5], [1])), (109.0, None, None)]
     reports.append((last, None, None))
     reports += [] if is_lost else [(last, A, results([0.0, 1.0, 100.0], [0, 0, 0]))]
     hosts, merged = lossy(line, *reports, longest=100.0)
@@ -328,7 +323,7 @@ def test_a_host_may_be_late_by_some_seconds_and_is_lost_then(line: Line, last: f
 
 
 def test_the_requests_of_a_silent_host_that_were_due_later_are_unsent(line: Line) -> None:
-    _, merged = lossy(line, (1.0, B, results([0.5], [0])), (60.3, None, None), longest=50.0)
+    _, merged = lossy(line, (1.0, B, results([0.5], [1])), (60.3, None, None), longest=50.0)
     assert merged.status.tolist() == [BROKEN, OK, BROKEN, UNSENT]
 
 

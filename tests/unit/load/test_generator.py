@@ -18,15 +18,21 @@ from paceline.load.arrivals import Schedule
 from paceline.load.clients import ClientHosts
 from paceline.load.generator import LoadPlan, cost_of, dealt, drive, require_known, socket_limit, workers_of_hosts
 from paceline.load.parameters import LoadParameters
-from paceline.load.processes import WorkerResults
 from paceline.load.request import Endpoint, Prepared
+from paceline.load.trace import WorkerResults
 from paceline.load.worker import WorkerTask
 from support.refused import refused
 from support.traces import trace
 
 KINDS = [Prepared(b"a"), Prepared(b"b" * 100), Prepared(b"c")]
 POISSON = LoadParameters(arrival="poisson", rate=100, duration=5)
-TASK = WorkerTask(parent=1, transport="http", host="h", port=1, path="/", tls=False, payloads=[], metadata=[])
+TASK = WorkerTask(
+    parent=1,
+    endpoint=Endpoint("kserve-json", "h", 1, "/", "x"),
+    payloads=[],
+    metadata=[],
+    samples=np.ones(1, np.int32),
+)
 
 
 def test_a_seed_settles_times_and_kinds_and_workers_change_neither() -> None:
@@ -195,7 +201,8 @@ def test_the_task_of_each_worker_is_its_share_of_everything() -> None:
     assert first.kinds.tolist() == [0, 2, 1]
     assert second.up is not None and second.down is not None
     assert (second.up.tolist(), second.down.tolist()) == ([1.0, 3.0], [2.0, 6.0])
-    assert (first.requests, first.host, first.parent) == (None, TASK.host, TASK.parent)
+    assert (first.requests, first.endpoint, first.parent) == (None, TASK.endpoint, TASK.parent)
+    assert (first.number, second.number) == (0, 1)
     assert len(plan.divided(TASK, 7)) == 7
 
 
@@ -271,12 +278,12 @@ def test_what_is_not_given_has_a_usual_value(sender: Sender) -> None:
     plan = LoadPlan.of(POISSON, KINDS, 1234)
     assert np.array_equal(task.intended, plan.intended)
     assert (task.timeout, task.streaming, task.keep, task.cpu) == (30.0, False, 0, None)
-    assert (task.transport, task.host, task.port, task.path, task.tls) == ("http", "server", 8000, "/infer", False)
+    assert task.endpoint == ENDPOINT
+    assert task.samples.tolist() == [1, 1, 1]
     assert (task.parent, task.limit) == (os.getpid(), socket_limit(1))
     assert task.payloads[1].startswith(b"POST /infer HTTP/1.1\r\nhost: server:8000\r\n")
     assert task.payloads[1].endswith(b"\r\n\r\n" + KINDS[1].body)
-    samples, longest, go_on = sender.more
-    assert samples.tolist() == [1, 1, 1]
+    longest, go_on = sender.more
     assert longest == plan.longest(30.0)
     assert go_on() is True
 
@@ -287,8 +294,9 @@ def test_what_is_given_is_what_workers_get(sender: Sender) -> None:
     assert len(sender.tasks) == 2
     assert np.array_equal(sender.tasks[0].intended, LoadPlan.of(POISSON, kinds, 9).intended[::2])
     assert {(task.timeout, task.streaming, task.keep) for task in sender.tasks} == {(2.0, True, 3)}
-    samples, longest, go_on = sender.more
-    assert (samples.tolist(), longest) == ([4, 1], LoadPlan.of(POISSON, kinds, 9).longest(2.0))
+    assert sender.tasks[0].samples.tolist() == [4, 1]
+    longest, go_on = sender.more
+    assert longest == LoadPlan.of(POISSON, kinds, 9).longest(2.0)
     assert go_on() is False
 
 
@@ -296,7 +304,7 @@ def test_calls_of_grpc_carry_bare_messages_and_their_headers(sender: Sender) -> 
     pytest.importorskip("grpc", reason="needs it: pip install 'paceline[serving]'")
     drive(replace(ENDPOINT, wire="kserve-grpc"), [Prepared(b"message", {"A": "b"})], POISSON, workers=1)
     (task,) = sender.tasks
-    assert (task.transport, task.payloads) == ("grpc", [b"message"])
+    assert task.payloads == [b"message"]
     assert task.metadata == [(("x-key", "secret"), ("a", "b"))]
 
 
@@ -345,9 +353,10 @@ def test_hosts_send_instead_of_this_machine_from_their_own_cores(sender: Sender)
     drive(ENDPOINT, KINDS, FAST, hosts=cast(ClientHosts, hosts), cpus=[7])
     assert not hasattr(sender, "tasks")
     assert [task.cpu for task in hosts.tasks] == [None] * 4
-    shared, samples, longest, go_on = hosts.more
+    shared, longest, go_on = hosts.more
     assert shared == [1, 3]
-    assert (samples.tolist(), longest) == ([1, 1, 1], LoadPlan.of(FAST, KINDS, 1234).longest(30.0))
+    assert [task.samples.tolist() for task in hosts.tasks] == [[1, 1, 1]] * 4
+    assert longest == LoadPlan.of(FAST, KINDS, 1234).longest(30.0)
     assert go_on() is True
     drive(ENDPOINT, KINDS, FAST, hosts=cast(ClientHosts, hosts), workers=2)
     assert hosts.more[0] == [1, 2]

@@ -11,10 +11,12 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.load import http_client
 from paceline.load.http_client import HttpClient
+from paceline.load.request import Endpoint
 from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, Log
 from paceline.load.worker import WorkerTask
 
@@ -33,8 +35,9 @@ def test_the_wait_for_a_connection_is_part_of_the_wait_for_an_answer(monkeypatch
         finished = asyncio.Event()
         log = Log([0], 0, lambda _row: finished.set())
         log.add(1)
-        where = {"transport": "http", "host": host, "port": port, "path": "/", "tls": False}
-        client = HttpClient(log, WorkerTask(**where, parent=1, payloads=[b"x"], metadata=[], limit=1, timeout=TIMEOUT))
+        what = {"payloads": [b"x"], "metadata": [], "samples": np.ones(1, np.int32), "limit": 1, "timeout": TIMEOUT}
+        where = Endpoint("kserve-json", host, port, "/", "x")
+        client = HttpClient(log, WorkerTask(**what, parent=1, endpoint=where))
         client.send(0)
         now += 0.9 * TIMEOUT  # the connection is opened no sooner than in the next turn of the event loop
         while not client.busy:
@@ -83,10 +86,10 @@ class Talk:
         self.log.add(4)
         self.client = HttpClient(self.log, self.task(**more))
 
-    def task(self, **more: Any) -> WorkerTask:
-        where = {"transport": "http", "host": "127.0.0.1", "port": self.listener.getsockname()[1], "path": "/"}
-        what = {"payloads": [b"first kind", b"second kind"], "metadata": [], "parent": 1, "tls": False}
-        return WorkerTask(**where | what | more)
+    def task(self, *, tls: bool = False, **more: Any) -> WorkerTask:
+        where = Endpoint("kserve-json", "127.0.0.1", self.listener.getsockname()[1], "/", "x", tls=tls)
+        what = {"payloads": [b"first kind", b"second kind"], "metadata": [], "samples": np.ones(2, np.int32)}
+        return WorkerTask(**{"parent": 1, "endpoint": where} | what | more)
 
     async def accept(self) -> Peer:
         handle, _ = await asyncio.get_running_loop().sock_accept(self.listener)

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.load import null_server
-from paceline.load.grpc_client import INFER, GrpcClient
+from paceline.load.grpc_client import GrpcClient
+from paceline.load.kserve_grpc import METHOD
 from paceline.load.null_server import BODY, NullProtocol, main, started
+from paceline.load.request import Endpoint
 from paceline.load.trace import OK, REFUSED, Log
 from paceline.load.worker import WorkerTask
 
@@ -115,9 +118,9 @@ def grpc_log(port: int, host: str = "127.0.0.1", **more: Any) -> Log:
         finished: asyncio.Queue[int] = asyncio.Queue()
         log = Log([0], 1, finished.put_nowait)
         log.add(6)
-        where: dict[str, Any] = {"transport": "grpc", "host": host, "port": port, "path": INFER, "tls": False}
         values: dict[str, Any] = {"payloads": [bytes(5_000_000)], "metadata": [(("a", "b"),)], "timeout": 5.0} | more
-        client = GrpcClient(log, WorkerTask(**where, parent=1, **values))
+        values |= {"endpoint": Endpoint("kserve-grpc", host, port, METHOD, "x"), "samples": np.ones(1, np.int32)}
+        client = GrpcClient(log, WorkerTask(parent=1, **values))
         for row in range(6):
             client.send(row)
             async with asyncio.timeout(10.0):

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from paceline.load import processes
-from paceline.load.processes import CpuPlacement, LoadFailed, WorkerResults, lost, on_cores, packed, unpacked
-from paceline.load.trace import BROKEN, OK, UNSENT, Trace
-from paceline.load.worker import WorkerTask, answer_columns
+from paceline.load.processes import CpuPlacement, LoadFailed, lost, on_cores
+from paceline.load.request import Endpoint
+from paceline.load.trace import BROKEN, OK, UNSENT, Trace, WorkerResults
+from paceline.load.worker import WorkerTask
 from support.traces import trace
 
 SAMPLES = np.array([3, 5], np.int32)
@@ -58,17 +59,16 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def task(intended: list[float], kinds: list[int], **more: Any) -> WorkerTask:
-    where: dict[str, Any] = {"transport": "http", "host": "h", "port": 1, "path": "/", "tls": False, "parent": 1}
+    where: dict[str, Any] = {"endpoint": Endpoint("kserve-json", "h", 1, "/", "x"), "parent": 1, "samples": SAMPLES}
     columns: dict[str, Any] = {"intended": np.array(intended), "kinds": np.array(kinds, np.int32)}
     return WorkerTask(**where | columns | {"payloads": [], "metadata": []} | more)
 
 
 def result_file(path: Path, intended: list[float], kinds: list[int], **more: Any) -> Path:
     """What a worker hands over."""
-    one = trace([0.25] * len(intended), intended=np.array(intended), kind=np.array(kinds, np.int32))
-    columns = {name: getattr(one, name) for name in ("intended", "sent", "first", "done", "status", "kind")}
-    columns |= {"cpu_seconds": np.array(0.5), **answer_columns([(kind, b"body") for kind in kinds])}
-    np.savez(path, **columns | more)
+    columns = {"intended": np.array(intended), "kind": np.array(kinds, np.int32), "samples": SAMPLES[kinds]}
+    one = trace([0.25] * len(intended), **columns | {"cpu_seconds": 0.5} | more)
+    path.write_bytes(WorkerResults(one, [(kind, b"body") for kind in kinds]).packed())
     return path
 
 
@@ -79,15 +79,15 @@ def hand_over(path: Path) -> str:
 def run(*tasks: WorkerTask, longest: float = 10.0, ago: int = 0, **more: Any) -> WorkerResults:
     """With a start so many seconds before what the clock shows."""
     start = (int(FAR) - ago) * 1_000_000_000
-    return processes.run(tasks, SAMPLES, longest, begin=lambda: start, **more)
+    return processes.run(tasks, longest, begin=lambda: start, **more)
 
 
 def test_results_of_all_workers_are_one_trace(script: Callable[[str], None], clock: Clock, tmp_path: Path) -> None:
-    first = result_file(tmp_path / "a.npz", [0.0, 2.0], [0, 1], stage_queue=np.array([0.5, 0.75]))
-    second = result_file(tmp_path / "b.npz", [1.0], [1])
+    first = result_file(tmp_path / "a.npz", [0.0, 2.0], [0, 1], stages={"queue": np.array([0.5, 0.75])})
+    second = result_file(tmp_path / "b.npz", [1.0], [1], worker=np.array([1], np.int32))
     script(f'sleep 0.03; echo ready; read at; echo "$at" > "{tmp_path}/$(basename $1)"; case "$1" in */0) '
            f"{hand_over(first)};; *) {hand_over(second)};; esac")  # fmt: skip
-    results = run(task([0.0, 2.0], [0, 1]), task([1.0], [1]))
+    results = run(task([0.0, 2.0], [0, 1]), task([1.0], [1], number=1))
     merged = results.trace
     assert merged.intended.tolist() == [0.0, 1.0, 2.0]
     assert merged.worker.tolist() == [0, 1, 0]
@@ -102,7 +102,7 @@ def test_results_of_all_workers_are_one_trace(script: Callable[[str], None], clo
 
 
 def test_pieces_of_streams_come_back_by_request(script: Callable[[str], None], clock: Clock, tmp_path: Path) -> None:
-    more = {"token_times": np.array([0.5, 1.5, 1.75]), "token_counts": np.array([1, 2])}
+    more = {"tokens": [np.array([0.5]), np.array([1.5, 1.75])]}
     script(f"echo ready; read at; {hand_over(result_file(tmp_path / 'a.npz', [0.0, 1.0], [0, 0], **more))}")
     tokens = run(task([0.0, 1.0], [0, 0])).trace.tokens
     assert tokens is not None
@@ -125,7 +125,7 @@ def test_requests_of_a_worker_without_a_result_are_broken_or_were_never_due(
     good = hand_over(result_file(tmp_path / "good.npz", [0.25], [0]))
     ending = ending.replace("RESULT", good)
     script(f'echo ready; read at; case "$1" in */0) {good};; *) {ending};; esac')
-    results = run(task([0.25], [0]), task([0.5, 1.0, 1.5, 60.0], [1, 0, 1, 0]), ago=1)
+    results = run(task([0.25], [0]), task([0.5, 1.0, 1.5, 60.0], [1, 0, 1, 0], number=1), ago=1)
     assert results.losses == [f"worker 1 of the load generator was lost: {why}"]
     assert results.trace.worker.tolist() == [0, 1, 1, 1, 1]
     assert results.trace.status.tolist() == [OK, BROKEN, UNSENT, UNSENT, UNSENT]
@@ -150,16 +150,16 @@ def test_a_worker_must_be_ready_in_time(script: Callable[[str], None], monkeypat
     monkeypatch.setattr(processes, "START_SECONDS", 0.02)
     script("sleep 0.4; echo ready; read at")
     with pytest.raises(LoadFailed, match=r"not ready after 0\.02 s"):
-        processes.run([task([0.0], [0])], SAMPLES, 1.0)
+        processes.run([task([0.0], [0])], 1.0)
 
 
 def test_results_with_python_objects_are_not_read(script: Callable[[str], None], clock: Clock, tmp_path: Path) -> None:
-    objects = {"stage_x": np.array([print], object)}
+    objects = {"stages": {"x": np.array([print], object)}}
     script(f"echo ready; read at; {hand_over(result_file(tmp_path / 'a.npz', [0.0], [0], **objects))}")
     with pytest.raises(ValueError, match="allow_pickle"):
         run(task([0.0], [0]))
     with pytest.raises(ValueError, match="allow_pickle"):
-        unpacked((tmp_path / "a.npz").read_bytes())
+        WorkerResults.unpacked((tmp_path / "a.npz").read_bytes())
 
 
 def test_after_the_longest_time_a_worker_is_killed_and_not_a_moment_earlier(
@@ -215,7 +215,7 @@ def test_nothing_that_was_started_outlives_an_error(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        processes.run([task([0.0], [0])], SAMPLES, 1.0, begin=begin)
+        processes.run([task([0.0], [0])], 1.0, begin=begin)
     assert not Path(f"/proc/{(tmp_path / '0').read_text().strip()}").exists()
 
 
@@ -234,7 +234,7 @@ def test_a_worker_that_died_before_the_start_is_reported_as_lost(
 
 
 def test_what_a_lost_worker_had_to_send_is_written_down_without_times() -> None:
-    trace_of_it = lost(task([0.0, 0.5, 1.0], [1, 0, 1, 0]), 7, 0.5, SAMPLES)
+    trace_of_it = lost(task([0.0, 0.5, 1.0], [1, 0, 1, 0], number=7), 0.5)
     assert trace_of_it.status.tolist() == [BROKEN, UNSENT, UNSENT]
     assert trace_of_it.worker.tolist() == [7, 7, 7]
     assert trace_of_it.samples.tolist() == [5, 3, 5]
@@ -247,7 +247,7 @@ def test_what_a_lost_worker_had_to_send_is_written_down_without_times() -> None:
 def test_results_travel_with_everything_that_they_have(tokens: list[Any] | None) -> None:
     count = 3 if tokens is None else len(tokens)
     one = trace([0.25] * count, tokens=tokens, stages={"queue": np.full(count, 0.125)}, cpu_seconds=1.5)
-    back = unpacked(packed(WorkerResults(one, [(1, b"a"), (0, b""), (1, b"bcd")], ["a loss"])))
+    back = WorkerResults.unpacked(WorkerResults(one, [(1, b"a"), (0, b""), (1, b"bcd")], ["a loss"]).packed())
     assert back.answers == [(1, b"a"), (0, b""), (1, b"bcd")]
     assert back.losses == ["a loss"]
     assert back.trace.intended.tolist() == one.intended.tolist()
@@ -260,11 +260,11 @@ def test_results_travel_with_everything_that_they_have(tokens: list[Any] | None)
 
 def test_results_that_do_not_fit_together_are_refused() -> None:
     file = io.BytesIO()
-    data = packed(WorkerResults(trace([0.25]), [(1, b"a"), (0, b"b")], []))
+    data = WorkerResults(trace([0.25]), [(1, b"a"), (0, b"b")]).packed()
     with np.load(io.BytesIO(data)) as columns:
         np.savez(file, **{**columns, "answer_kinds": np.array([1])})
     with pytest.raises(ValueError, match=r"zip\(\)"):
-        unpacked(file.getvalue())
+        WorkerResults.unpacked(file.getvalue())
 
 
 # Cores.

@@ -1,10 +1,12 @@
-"""Timers of the kernel: when they expire, and what is said where there is none."""
+"""Timers of the kernel: when they expire, and what is said where there is none; alarms ring once, not too early."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import struct
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,16 +40,18 @@ def test_a_time_that_is_to_come_does_not(timer: int) -> None:
     assert not is_expired(timer)
 
 
-@pytest.mark.parametrize(("instant", "time"), [(0, (0, 1)), (5 * 10**9 + 7, (5, 7)), (999_999_999, (0, 999_999_999))])
+@pytest.mark.parametrize(
+    ("instant", "expected"), [(0, (0, 1)), (5 * 10**9 + 7, (5, 7)), (999_999_999, (0, 999_999_999))]
+)
 def test_the_kernel_is_told_seconds_and_nanoseconds_and_no_repetition(
-    monkeypatch: pytest.MonkeyPatch, instant: int, time: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, instant: int, expected: tuple[int, int]
 ) -> None:
     asked: list[Any] = []
     libc = SimpleNamespace(timerfd_settime=lambda *arguments: asked.append(arguments))
     monkeypatch.setattr(timerfd, "_LIBC", libc)
     timerfd.set_timer(3, instant)
     ((timer, flags, content, old),) = asked
-    assert (timer, flags, struct.unpack("@llll", content), old) == (3, 1, (0, 0, *time), None)
+    assert (timer, flags, struct.unpack("@llll", content), old) == (3, 1, (0, 0, *expected), None)
 
 
 @pytest.mark.parametrize("created", [0, 7])
@@ -65,3 +69,27 @@ def test_a_timer_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch
 def test_what_is_no_timer_is_an_error() -> None:
     with pytest.raises(OSError, match="timerfd_settime"):
         timerfd.set_timer(-1, 5)
+
+
+def test_an_alarm_rings_at_the_earliest_time_and_can_be_set_again() -> None:
+    rung: list[int] = []
+
+    async def story() -> list[int]:
+        due = []
+        bell = timerfd.Alarm(lambda: rung.append(time.monotonic_ns()))
+        for count in (1, 2):
+            due.append(time.monotonic_ns() + 3_000_000)
+            bell.set(due[-1] + 10**12)
+            bell.set(due[-1])
+            bell.set(due[-1] + 5_000_000)
+            bell.set(None)
+            deadline = time.monotonic() + 20
+            while len(rung) < count and time.monotonic() < deadline:
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        bell.close()
+        return due
+
+    due = asyncio.run(story())
+    assert len(rung) == 2
+    assert all(at >= wanted - 1_000_000 for at, wanted in zip(rung, due, strict=True))

@@ -26,7 +26,8 @@ import pytest
 from paceline.load import worker
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
-from paceline.load.trace import BROKEN, FAILED, OK, REFUSED, SHED, TIMED_OUT, UNSENT, Log
+from paceline.load.request import Endpoint, Wire
+from paceline.load.trace import BROKEN, COLUMNS, FAILED, OK, REFUSED, SHED, TIMED_OUT, UNSENT, Log, WorkerResults
 from paceline.load.worker import RESULT, TASK, WorkerTask
 
 START = 1_000_000_000_000  # ns
@@ -35,8 +36,12 @@ STEP = 100_000  # ns that a turn of the event loop takes
 
 
 def task_of(**more: Any) -> WorkerTask:
-    where: dict[str, Any] = {"transport": "http", "host": "127.0.0.1", "port": 9, "path": "/", "tls": False}
-    return WorkerTask(**where | {"parent": 1, "payloads": [b"x"], "metadata": [()]} | more)
+    values: dict[str, Any] = {"payloads": [b"x"], "metadata": [()], "samples": np.array([1, 2, 3], np.int32)}
+    return WorkerTask(**{"parent": 1, "endpoint": endpoint_at(9)} | values | more)
+
+
+def endpoint_at(port: int, wire: Wire = "kserve-json") -> Endpoint:
+    return Endpoint(wire, "127.0.0.1", port, "/", "x")
 
 
 def times(*seconds: float) -> Any:
@@ -107,7 +112,7 @@ class World:
             made = worker._Run(task)
             async with asyncio.timeout(5.0):
                 await made.complete(START)
-            return made.result(START)
+            return vars(made.results(START, 0.5).trace)
 
         result = asyncio.run(run())
         assert self.is_closed
@@ -146,7 +151,8 @@ def test_requests_leave_in_the_order_in_which_their_way_up_ends(world: World) ->
 def test_a_share_without_requests_is_done_at_once(world: World) -> None:
     result = world.complete(task_of(kinds=np.zeros(0, np.int32)))
     assert world.sent == []
-    assert {len(column) for name, column in result.items() if not name.startswith("answer")} == {0}
+    assert {len(result[name]) for name in (*COLUMNS, "dispatched", "stages")} == {0}
+    assert (result["batch"], result["tokens"]) == (None, None)
     assert result["kind"].dtype == np.int32
 
 
@@ -303,8 +309,9 @@ def test_calls_of_grpc_and_requests_over_http_have_clients_of_their_own() -> Non
     pytest.importorskip("grpc", reason="needs it: pip install 'paceline[serving]'")
 
     async def check() -> None:
-        for transport, kind in (("grpc", GrpcClient), ("http", HttpClient)):
-            run = worker._Run(task_of(transport=transport))
+        wires: dict[Wire, type] = {"kserve-grpc": GrpcClient, "kserve-json": HttpClient}
+        for wire, kind in wires.items():
+            run = worker._Run(task_of(endpoint=endpoint_at(9, wire)))
             assert isinstance(run._client, kind)
             await run._client.close()
 
@@ -312,7 +319,7 @@ def test_calls_of_grpc_and_requests_over_http_have_clients_of_their_own() -> Non
 
 
 def written(task: WorkerTask, number: int, **columns: list[Any]) -> dict[str, Any]:
-    """The result of a log that holds this."""
+    """The trace of a log that holds this, and its answers."""
     result: dict[str, Any] = {}
 
     async def check() -> None:
@@ -320,7 +327,8 @@ def written(task: WorkerTask, number: int, **columns: list[Any]) -> dict[str, An
         run._log.add(number)
         for name, values in columns.items():
             getattr(run._log, name)[: len(values)] = values
-        result.update(run.result(SECOND))
+        results = run.results(SECOND, 0.5)
+        result.update(vars(results.trace), answers=results.answers)
         await run._client.close()
 
     in_loop(check)
@@ -330,7 +338,7 @@ def written(task: WorkerTask, number: int, **columns: list[Any]) -> dict[str, An
 def test_times_are_seconds_since_the_start_with_the_emulated_network_added() -> None:
     result = written(
         task_of(
-            kinds=np.array([4, 7], np.int32), up=times(0.5, 1.0), down=times(0.25, 2.0), down_bandwidth=4.0, users=1
+            kinds=np.array([0, 2], np.int32), up=times(0.5, 1.0), down=times(0.25, 2.0), down_bandwidth=4.0, users=1
         ),
         3,
         intended=[3 * SECOND, 4 * SECOND, 5 * SECOND],
@@ -347,7 +355,8 @@ def test_times_are_seconds_since_the_start_with_the_emulated_network_added() -> 
     assert result["first"].tolist() == [5.25, 9.0, 8.25]
     assert result["done"][:2].tolist() == [8.25, 14.0]
     assert np.isnan(result["done"][2])
-    assert result["kind"].tolist() == [4, 7, 4]
+    assert result["kind"].tolist() == [0, 2, 0]
+    assert result["samples"].tolist() == [1, 3, 1]
     assert result["status"].tolist() == [OK, SHED, BROKEN]
 
 
@@ -380,23 +389,18 @@ def test_an_error_within_a_stream_that_began_well_is_a_failure() -> None:
         ],
     )
     assert result["status"].tolist() == [FAILED, OK, SHED, OK, OK]
-    assert result["token_counts"].tolist() == [1, 2, 0, 0, 0]
-    assert result["token_times"].tolist() == [1.5, 7.0, 8.0]
+    assert [times.tolist() for times in result["tokens"]] == [[1.5], [7.0, 8.0], [], [], []]
 
 
 def test_pieces_stages_and_batches_are_there_where_they_were_reported() -> None:
     plain = written(task_of(), 2, status=[OK, OK])
-    assert {"batch", "token_counts", "token_times"}.isdisjoint(plain)
-    assert not [name for name in plain if name.startswith("stage_")]
-    assert plain["answer_kinds"].tolist() == []
+    assert (plain["batch"], plain["tokens"], plain["stages"], plain["answers"]) == (None, None, {}, [])
     reported = written(
         task_of(), 2, status=[OK, OK], timing=[b"q=2000000000,n=3", None], answers=[(1, b"ab"), (0, b"c")]
     )
     assert reported["batch"].tolist() == [3, 0]
-    assert reported["stage_queue"][0] == 2.0
-    assert reported["answer_kinds"].tolist() == [1, 0]
-    assert reported["answer_lengths"].tolist() == [2, 1]
-    assert reported["answer_bytes"].tobytes() == b"abc"
+    assert reported["stages"]["queue"][0] == 2.0
+    assert reported["answers"] == [(1, b"ab"), (0, b"c")]
 
 
 # Waiting.
@@ -538,7 +542,14 @@ def test_a_worker_reads_its_task_waits_for_the_start_and_writes_its_result(
     with server() as port:
         kinds = np.array([1, 0, 1], np.int32)
         task = task_of(
-            port=port, intended=times(0, 0.001, 0.002), kinds=kinds, payloads=[PAYLOAD] * 2, keep=1, parent=77, cpu=cpu
+            endpoint=endpoint_at(port),
+            intended=times(0, 0.001, 0.002),
+            kinds=kinds,
+            payloads=[PAYLOAD] * 2,
+            keep=1,
+            parent=77,
+            cpu=cpu,
+            number=4,
         )
         (tmp_path / TASK).write_bytes(pickle.dumps(task))
         runpy.run_module("paceline.load.worker", run_name="__main__")
@@ -548,15 +559,19 @@ def test_a_worker_reads_its_task_waits_for_the_start_and_writes_its_result(
     assert pinned == ([] if cpu is None else [(0, {cpu})])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
-    with np.load(tmp_path / RESULT) as result:
-        assert result["status"].tolist() == [OK] * 3
-        assert result["kind"].tolist() == [1, 0, 1]
-        assert np.all(result["intended"] <= result["dispatched"])
-        assert np.all((result["dispatched"] <= result["sent"]) & (result["sent"] <= result["first"]))
-        assert np.all(result["first"] <= result["done"])
-        assert sorted(result["answer_kinds"].tolist()) == [0, 1]
-        assert result["answer_bytes"].tobytes() == b"{}{}"
-        assert 0.0 <= float(result["cpu_seconds"]) <= used
+    results = WorkerResults.unpacked((tmp_path / RESULT).read_bytes())
+    trace = results.trace
+    assert trace.status.tolist() == [OK] * 3
+    assert trace.kind.tolist() == [1, 0, 1]
+    assert trace.samples.tolist() == [2, 1, 2]
+    assert trace.worker.tolist() == [4] * 3
+    assert trace.dispatched is not None
+    assert np.all(trace.intended <= trace.dispatched)
+    assert np.all((trace.dispatched <= trace.sent) & (trace.sent <= trace.first))
+    assert np.all(trace.first <= trace.done)
+    assert sorted(results.answers) == [(0, b"{}"), (1, b"{}")]
+    assert results.losses == []
+    assert 0.0 <= trace.cpu_seconds <= used
 
 
 @pytest.mark.usefixtures("parents")

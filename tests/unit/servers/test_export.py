@@ -202,6 +202,7 @@ def test_abandoned_half_exports_are_removed_and_fresh_ones_are_not(tmp_path: Pat
         ("torch-export", "return self.linear(x) if x.sum() > 0 else x", "as torch-export in fp32 cannot be exported: "),
         ("torchscript", "return self.linear(x).view(int(x.shape[0]), 4)", "exported but takes no batch of 1: "),
         ("torchscript", "return nn.functional.dropout(self.linear(x), training=True)", "difference is .* tolerated"),
+        ("torchscript", "return self.linear(x) * (float('nan') if torch.jit.is_tracing() else 1)", "difference is nan"),
         ("torchscript", "return {'answer': object()}", "an object of type object, which is not a tensor"),
         ("torchscript", "return self.linear(x).sum()", "first axis of every output must be the sample"),
         ("torchscript", "return self.linear(x) / 0", "not finite"),

@@ -129,7 +129,7 @@ class Answers:
 
     def __call__(self, kind: int, body: bytes) -> None:
         """Check one answer; SilentCorruption if it is not the right one."""
-        from paceline.servers.export import TOLERANCES
+        from paceline.servers.export import TOLERANCES, deviation_of
 
         allowed = TOLERANCES[self._artifact.precision]
         if kind not in self._expected:
@@ -155,8 +155,7 @@ class Answers:
             if self._processing is None and self._artifact.outputs[index].dtype.kind in "iu":
                 _check_choices(kind, name, actual, expected)
                 continue
-            largest = float(np.max(np.abs(expected), initial=0.0)) or 1.0
-            off = float(np.max(np.abs(np.subtract(actual, expected, dtype=np.float64)), initial=0.0)) / largest
+            off = deviation_of(actual, expected)
             self.deviation = max(self.deviation, off)
             if not off <= allowed:
                 raise SilentCorruption(

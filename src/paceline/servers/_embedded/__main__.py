@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.core.files import write_atomic
 from paceline.servers._embedded.app import DRAIN, App, Regions, ServerConfiguration
 from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import InferenceEngine, open_engine
@@ -49,8 +50,8 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
     if configuration.need.wire == "kserve-grpc":
         grpc_server = GrpcServer(app)
         with _explained(host, configuration.grpc_port):
-            _write(folder / "grpc_port", str(await grpc_server.listen(host, configuration.grpc_port)))
-    _write(folder / "port", str(server.sockets[0].getsockname()[1]))
+            write_atomic(folder / "grpc_port", str(await grpc_server.listen(host, configuration.grpc_port)))
+    write_atomic(folder / "port", str(server.sockets[0].getsockname()[1]))
     loading = asyncio.ensure_future(_load(configuration, folder))
     stopping = asyncio.ensure_future(ending.wait())
     await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +124,7 @@ async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
         "event_loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
         **engine.facts(),
     }
-    _write(folder / "facts", json.dumps(facts))
+    write_atomic(folder / "facts", json.dumps(facts))
     return service
 
 
@@ -150,12 +151,6 @@ def batch_sizes(max_batch: int, preferred: Sequence[int]) -> list[int]:
     return sorted({*(2**power for power in range(max_batch.bit_length())), max_batch})
 
 
-def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)
-
-
 def main() -> int:
     path = Path(sys.argv[1])
     configuration = ServerConfiguration.model_validate_json(path.read_bytes())
@@ -173,7 +168,7 @@ def main() -> int:
         if error.__cause__ is not None:
             sys.excepthook(type(error.__cause__), error.__cause__, error.__cause__.__traceback__)
         print(error, file=sys.stderr)  # noqa: T201
-        _write(path.parent / "failure", str(error))
+        write_atomic(path.parent / "failure", str(error))
         return 1
     return 0
 

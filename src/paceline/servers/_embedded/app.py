@@ -85,7 +85,6 @@ class ServerConfiguration(EmbeddedSettings):
 _KEY = re.compile(rf"/?({PREFIX}[A-Za-z0-9._-]{{1,200}})")
 _MOST = 64  # regions; each takes a descriptor
 
-_TYPE_JSON = f"Content-Type: {JSON_TYPE}\r\n".encode()
 _HEADERS_JSON = f"Content-Type: {JSON_TYPE}\r\n{HEADER}: %b\r\n".encode()
 _HEADERS_BINARY = f"Content-Type: {BINARY_TYPE}\r\n{JSON_LENGTH}: %d\r\n{HEADER}: %b\r\n".encode()
 
@@ -275,37 +274,29 @@ class App:
             case _:
                 connection.answer_error(404, f"no {head.path[:200]} here for {head.method}")
                 return
-        connection.answer(200, (json.dumps(result).encode(),), _TYPE_JSON)
+        connection.answer_json(result)
 
     def _answer_question(self, connection: Connection, path: str) -> None:
+        service = self.service
         if path == "/v2":
             shared = ["system_shared_memory"] if self.regions is not None else []
             extensions = ["binary_tensor_data", "model_statistics", *shared]
-            result: Any = {"name": "paceline", "version": VERSION, "extensions": extensions}
+            connection.answer_json({"name": "paceline", "version": VERSION, "extensions": extensions})
         elif path == "/v2/health/live":
-            result = {"live": True}
+            connection.answer_json({"live": True})
         elif path in ("/v2/health/ready", f"{self._model}/ready"):
-            body = json.dumps({"name": self.name, "ready": self.is_ready}).encode()
-            connection.answer(200 if self.is_ready else 503, (body,), _TYPE_JSON)
-            return
-        elif path in (self._model, f"{self._model}/stats"):
-            if self.service is None:
-                connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
-                return
-            result = self.service.describe()
-            if path == self._model:
-                result = {
-                    "name": self.name,
-                    "versions": ["1"],
-                    "platform": self.platform,
-                    "inputs": [spec.metadata for spec in self.service.takes],
-                    "outputs": [spec.metadata for spec in self.service.outputs],
-                }
+            connection.answer_json({"name": self.name, "ready": self.is_ready}, 200 if self.is_ready else 503)
+        elif path in (self._model, f"{self._model}/stats") and service is None:
+            connection.answer_error(503, f"the model '{self.name}' is being loaded", b"Retry-After: 1\r\n")
+        elif path == self._model and service is not None:
+            model = {"name": self.name, "versions": ["1"], "platform": self.platform}
+            tensors = {"inputs": service.takes, "outputs": service.outputs}
+            connection.answer_json(model | {key: [spec.metadata for spec in specs] for key, specs in tensors.items()})
+        elif path == f"{self._model}/stats" and service is not None:
+            connection.answer_json(service.describe())
+        elif path == self._infer:
+            connection.answer_error(405, f"{path[:200]} takes POST")
         elif path.startswith("/v2/models/") and not path.startswith(f"{self._model}/"):
             connection.answer_error(404, f"there is no model for {path[:200]}; this server has '{self.name}'")
-            return
         else:
-            status = 405 if path == self._infer else 404
-            connection.answer_error(status, f"{path[:200]} takes POST" if status == 405 else f"no {path[:200]} here")
-            return
-        connection.answer(200, (json.dumps(result).encode(),), _TYPE_JSON)
+            connection.answer_error(404, f"no {path[:200]} here")

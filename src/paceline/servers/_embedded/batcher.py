@@ -24,7 +24,7 @@ class Policy:
 
     max_batch: int  # samples
     max_delay: int
-    max_queue: int  # requests that wait
+    max_queue: int  # requests that wait; whoever adds them keeps to it
     preferred: tuple[int, ...] = ()  # samples
 
 
@@ -63,23 +63,16 @@ class Batcher(Generic[R]):
         """How many requests wait."""
         return self._waiting
 
-    def add(self, request: R) -> bool:
-        """Queue a request; False if the queue is full. Its arrival must not be before that of an earlier one."""
-        if request.size > self.policy.max_batch:
-            raise ValueError(f"{request.size} samples do not fit in a batch of {self.policy.max_batch}")
-        if self._waiting >= self.policy.max_queue:
-            return False
+    def add(self, request: R) -> None:
+        """Queue a request that fits into a batch; its arrival must not be before that of an earlier one."""
         self._groups.setdefault(request.group, OrderedDict())[request] = None
         self._waiting += 1
-        return True
 
-    def cancel(self, request: R) -> bool:
-        """Forget a request; False if it does not wait (any more)."""
+    def cancel(self, request: R) -> None:
+        """Forget a request, if it still waits."""
         group = self._groups.get(request.group)
-        if group is None or request not in group:
-            return False
-        self._remove(group, request)
-        return True
+        if group is not None and request in group:
+            self._remove(group, request)
 
     def release(self, instance: int) -> None:
         """The instance has finished its batch."""

@@ -7,6 +7,7 @@ the server wait for it for ever, keep unbounded memory for it, or fail for other
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
@@ -26,7 +27,7 @@ MOST_AHEAD = 64 * 1024  # bytes taken from a client that sends more requests bef
 PATIENCE = 30  # seconds to send one request, or to take one answer
 IDLENESS = 600  # seconds that a connection is kept without a request
 
-_ERROR_TYPE = f"Content-Type: {JSON_TYPE}\r\n".encode()
+_TYPE_JSON = f"Content-Type: {JSON_TYPE}\r\n".encode()
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -158,9 +159,13 @@ class Connection(asyncio.Protocol):
         else:
             self._advance()
 
+    def answer_json(self, result: object, status: int = 200) -> None:
+        """Answer the request in work with a description."""
+        self.answer(status, (json.dumps(result).encode(),), _TYPE_JSON)
+
     def answer_error(self, status: int, message: str, headers: bytes = b"", *, close: bool = False) -> None:
         """Answer the request in work with a failure."""
-        self.answer(status, (encode_error(message),), _ERROR_TYPE + headers, close=close)
+        self.answer(status, (encode_error(message),), _TYPE_JSON + headers, close=close)
 
     # the work
 

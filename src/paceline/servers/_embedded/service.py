@@ -19,7 +19,7 @@ import numpy as np
 from paceline.load.kserve import Message, ProtocolError, Request
 from paceline.load.server_timing import Stages
 from paceline.load.tensors import TensorSpec, datatype_of
-from paceline.load.timerfd import open_timer, set_timer
+from paceline.load.timerfd import Alarm
 from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
 from paceline.servers._embedded.engines import Arrays, Buffered, InferenceEngine, InferenceSession, warm_up
 from paceline.servers.processing import Processing
@@ -30,36 +30,6 @@ _MOST_READING = 8  # threads that decode images and texts
 now: Callable[[], int] = time.monotonic_ns
 Answer = Callable[[Message | Exception, Stages | None], None]
 Encode = Callable[[str, Arrays, Request], Message]
-
-
-class Alarm:
-    """Calls back once at or after a time of `time.monotonic_ns()`."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        self._loop = loop
-        self._call = call
-        self._due: int | None = None
-        self._timer = open_timer()
-        loop.add_reader(self._timer, self._ring)
-
-    def set(self, due: int | None) -> None:
-        """When to call, instead of what was set before; None for not at all."""
-        # An alarm that rings too early costs one check; setting it anew for every request costs more.
-        if due is None or (self._due is not None and self._due <= due):
-            return
-        self._due = due
-        set_timer(self._timer, due)
-
-    def close(self) -> None:
-        self._due = 0  # a batch that ends later sets it no more
-        self._loop.remove_reader(self._timer)
-        os.close(self._timer)
-
-    def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._timer, 8)
-        self._due = None
-        self._call()
 
 
 class Overloaded(Exception):
@@ -114,7 +84,7 @@ class Service:
         self._placement = placement
         self.sizes = tuple(sorted(sizes))
         self._batcher: Batcher[Ticket] = Batcher(policy, len(placement))
-        self._alarm = Alarm(self._loop, self._pump)
+        self._alarm = Alarm(self._pump)
         self._signatures: dict[Hashable, int] = {}
         self._instances: list[Instance] = []
         self._session: InferenceSession | None = None  # of an engine that needs no thread
