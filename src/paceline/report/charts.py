@@ -166,6 +166,11 @@ def decades(smallest: float, largest: float) -> list[float]:
     return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 
+def decades_within(low: float, high: float) -> list[float]:
+    """Those of them that an axis has room for."""
+    return [value for value in decades(low, high) if low <= value <= high]
+
+
 def latency_scale(values: Sequence[float]) -> Spec:
     """An axis of latencies in milliseconds, logarithmic where they differ widely."""
     low, high = min(values), max(values)
