@@ -213,7 +213,7 @@ def _table(placed: Sequence[Placed]) -> Table:
         bound = _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else "")
         reached = (show_value(work.rate, work.unit), _ceiling(one.nearest), share(one.share))
         lines.append((str(number), one_line(one.row.label), bound, intensity, *reached, traffic))
-    return Table.of_lines(headers, lines, 3, "Cases under their ceilings")
+    return Table.of_lines(headers, lines, 3)
 
 
 def _notes(roofline: Roofline) -> Iterator[str]:
