@@ -87,7 +87,6 @@ def read_pairs(texts: Sequence[str], rounds: int | None, overrides: Overrides) -
 def show_pairs(records: RunRecords, *, as_json: bool) -> None:
     """The comparison of a run in alternation."""
     from paceline.analysis.compare.verdicts import compare_paired
-    from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as compare
     from paceline.report.render import terminal
 
@@ -97,7 +96,7 @@ def show_pairs(records: RunRecords, *, as_json: bool) -> None:
         click.echo(f"paceline: {error}", err=True)
         return
     if as_json:
-        click.echo(compare_data.json_line(comparison))
+        click.echo(compare.json_line(comparison))
     else:
         terminal.show(compare.document(comparison))
 

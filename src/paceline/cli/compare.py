@@ -46,9 +46,7 @@ def command(
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage
-    from paceline.report.compare import data as compare_data
     from paceline.report.compare import document as pages
-    from paceline.report.compare.document import violation_words
 
     if strict and not limits:
         raise InputError("strict-without-fail-on", "--strict goes with --fail-on METRIC<RATIO", key="--strict")
@@ -66,12 +64,9 @@ def command(
             message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
             raise InputError("one-side", message, value=sides[0])
     crossed = violations(comparison, bounds, strict=strict)
-    page = pages.document(comparison, full=answer.kind in ("html", "md"), charts=answer.kind is not None, every=whole)
-    data = {
-        "csv": lambda: compare_data.csv_text(comparison),
-        "json": lambda: compare_data.json_text(comparison, crossed),
-    }
+    page = pages.document(comparison, full=answer.kind in ("html", "md"), every=whole)
+    data = {"csv": lambda: pages.csv_text(comparison), "json": lambda: pages.json_text(comparison, crossed)}
     answer.give(page, "paceline-compare", data)
     for violation in crossed:
-        click.echo(f"paceline: fails on {violation_words(violation)}", err=True)
+        click.echo(f"paceline: fails on {pages.violation_words(violation)}", err=True)
     sys.exit(1 if crossed else 0)

@@ -46,8 +46,7 @@ def command(
     from paceline.analysis.diagnose.rules import default_rules, read_rules
     from paceline.cli._sources import read_table
     from paceline.core.errors import InputError
-    from paceline.report.diagnose import files
-    from paceline.report.diagnose.document import document
+    from paceline.report.diagnose import document as report
 
     ruleset = read_rules(rules) if rules else default_rules()
     reference = read_baseline(baseline) if baseline else None
@@ -65,11 +64,11 @@ def command(
         raise InputError("results-with-other-names", message, key="--baseline", value=str(baseline))
     diagnosis = diagnose(table, ruleset, reference)
     data: dict[str, Callable[[], str | bytes]] = {
-        "json": lambda: files.as_json(diagnosis),
-        "jsonl": lambda: files.as_jsonl(diagnosis),
-        "csv": lambda: files.as_csv(diagnosis),
-        "png": lambda: files.as_png(diagnosis),
-        "xlsx": lambda: files.as_xlsx(diagnosis),
+        "json": lambda: report.as_json(diagnosis),
+        "jsonl": lambda: report.as_jsonl(diagnosis),
+        "csv": lambda: report.as_csv(diagnosis),
+        "png": lambda: report.as_png(diagnosis),
+        "xlsx": lambda: report.as_xlsx(diagnosis),
     }
-    answer.give(document(diagnosis), "paceline-diagnosis", data)
+    answer.give(report.document(diagnosis), "paceline-diagnosis", data)
     sys.exit(DEFECTIVE if diagnosis.defective else 0)

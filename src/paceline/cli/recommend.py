@@ -61,7 +61,6 @@ def command(
     from paceline.analysis.recommend.question import Question, read_bounds
     from paceline.cli._sources import read_sources
     from paceline.core.errors import InputError
-    from paceline.report.recommend import data as recommend_data
     from paceline.report.recommend import document as report
 
     question = Question(
@@ -79,7 +78,7 @@ def command(
         message = f"no case{named} measured a model: run `paceline run serve` or `paceline run train` first"
         raise InputError("nothing-to-recommend", message, value=text or None)
     answers = [recommend(one, question) for one in with_users(measured, question)]
-    data = {"json": lambda: recommend_data.to_json(answers, top), "csv": lambda: recommend_data.to_csv(answers)}
+    data = {"json": lambda: report.to_json(answers, top), "csv": lambda: report.to_csv(answers)}
     answer.give(report.document(answers, top), "paceline-recommendation", data)
     sys.exit(0 if all(one.best is not None for one in answers) else 1)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.analysis.figures import Reading
-from paceline.core.errors import MissingDependency
 from paceline.report import vega
 from paceline.report.numbers import MS, show_value
 from paceline.report.style import ACCENT, CONFIG, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
@@ -166,6 +165,11 @@ def decades(smallest: float, largest: float) -> list[float]:
     return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 
+def decades_within(low: float, high: float) -> list[float]:
+    """Those of them that an axis has room for."""
+    return [value for value in decades(low, high) if low <= value <= high]
+
+
 def latency_scale(values: Sequence[float]) -> Spec:
     """An axis of latencies in milliseconds, logarithmic where they differ widely."""
     low, high = min(values), max(values)
@@ -196,7 +200,7 @@ def stacked(charts: Sequence[Chart]) -> Chart:
 
 def draw_svg(chart: Chart, name: str) -> str:
     """The chart for a page: no address of anything outside, and a name for what it has inside."""
-    drawn = chart.svg or _convert("vegalite_to_svg", _cleaned(chart.spec)).decode()
+    drawn = chart.svg or vega.convert("vegalite_to_svg", _cleaned(chart.spec)).decode()
     drawn = re.sub(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"', "", drawn, count=3)  # of the outermost element
     drawn = re.sub(r'\sclass="(?:mark|background|foreground)[^"]*"', "", drawn)
     drawn = re.sub(r'\bid="(clip\d+)"', rf'id="{name}-\1"', drawn)
@@ -216,9 +220,9 @@ def draw_png(chart: Chart, scale: float = 2.0) -> bytes:
     if chart.svg:
         named = chart.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
         paper = rf'\1<rect width="100%" height="100%" fill="{PAPER}"/>'
-        return _convert("svg_to_png", re.sub(r"(<svg[^>]*>)", paper, named, count=1), scale=scale)
+        return vega.convert("svg_to_png", re.sub(r"(<svg[^>]*>)", paper, named, count=1), scale=scale)
     spec = {**chart.spec, "config": {**CONFIG, **chart.spec.get("config", {}), "background": PAPER}, "padding": 18}
-    return _convert("vegalite_to_png", _cleaned(spec), scale=scale)
+    return vega.convert("vegalite_to_png", _cleaned(spec), scale=scale)
 
 
 def _cleaned(part: Any) -> Any:
@@ -228,9 +232,3 @@ def _cleaned(part: Any) -> Any:
     if isinstance(part, dict):
         return {key: _cleaned(value) for key, value in part.items()}
     return [_cleaned(item) for item in part] if isinstance(part, list) else part
-
-
-def _convert(function: str, source: Any, **options: Any) -> bytes:
-    if not vega.is_installed():
-        raise MissingDependency("vl-convert, which draws charts,", "pip install 'paceline[charts]'")
-    return vega.convert(function, source, **options)

@@ -73,6 +73,10 @@ def warm_up() -> None:
 
 def convert(function: str, source: Any, **options: Any) -> bytes:
     """What a function of the library makes of a chart or a picture."""
+    if not is_installed():
+        from paceline.core.errors import MissingDependency  # not in the process that draws
+
+        raise MissingDependency("vl-convert, which draws charts,", "pip install 'paceline[charts]'")
     return _CONVERTER.ask({"function": function, "source": source, "options": options})
 
 

@@ -20,7 +20,7 @@ from paceline.analysis.recommend.question import ERRORS, Question, SloLimit, bou
 from paceline.core.errors import InputError
 from paceline.core.grouping import group_by
 
-COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
+COSTS = COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
 WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floating point
 
 

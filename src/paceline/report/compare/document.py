@@ -1,8 +1,12 @@
-"""A comparison in words and as a page: the answer, the chart of ratios, the table, the warnings, and the basis."""
+"""A comparison in words, as a page and for programs: the answer, the chart of ratios, the table, and the basis."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic_core import to_json
 
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
@@ -10,6 +14,7 @@ from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, Compar
 from paceline.core.metric import Better
 from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
+from paceline.report.export import csv
 from paceline.report.numbers import SI_UNITS, between, percent, ratio, show_at, show_value
 from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Spec
 from paceline.report.text import heading, humanize, one_line, when
@@ -19,6 +24,11 @@ MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a
 MOST_DRAWN = 40  # ratios in the chart
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
 _WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
+COLUMNS = (
+    *("reference", "new", "case", "category", "metric", "scope", "at", "unit", "better"),
+    *("reference_value", "new_value", "ratio", "low", "high", "confidence", "chance", "verdict"),
+    *(f"{side}_{name}" for name in ("parts", "samples", "warnings") for side in ("reference", "new")),
+)
 
 
 def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> str:
@@ -183,16 +193,16 @@ def _layers(scale: Spec, *, is_wide: bool) -> Sequence[Spec]:
     ]
 
 
-def document(comparison: Comparison, *, full: bool = False, charts: bool = True, every: bool = False) -> Document:
+def document(comparison: Comparison, *, full: bool = False, every: bool = False) -> Document:
     """The page; `full` is for files, which have room for the environments of both sides, `every` row for who asks."""
     most = None if every else MOST_ROWS[full]
-    blocks = [_block(pairing, comparison, most, full=full, charts=charts) for pairing in comparison.pairings]
+    blocks = [_block(pairing, comparison, most, full=full) for pairing in comparison.pairings]
     sides = [comparison.pairings[0].reference, *(pairing.new for pairing in comparison.pairings)]
     return Document(title=" and ".join(one_line(side.name) for side in sides), blocks=tuple(blocks))
 
 
-def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: bool, charts: bool) -> Block:
-    chart = forest(pairing) if charts else None
+def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: bool) -> Block:
+    chart = forest(pairing)
     broken = [one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken]
     only = ((pairing.reference, pairing.matched.only_reference), (pairing.new, pairing.matched.only_new))
     left_out = [f"Only in {one_line(side.name)}: {_some(labels)}" for side, labels in only if labels]
@@ -362,3 +372,91 @@ def _words(*values: str | float | None) -> str:
 def _some(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - NAMED:,} more" if len(labels) > NAMED else ""
     return one_line(", ".join(labels[:NAMED])) + more
+
+
+def csv_text(comparison: Comparison) -> str:
+    """One line per ratio."""
+    rows = [
+        _figures(row)
+        | {"reference": pairing.reference.name, "new": pairing.new.name, "at": csv.joined(row.at)}
+        | {"reference_warnings": ";".join(row.warnings[0]), "new_warnings": ";".join(row.warnings[1])}
+        for pairing in comparison.pairings
+        for row in pairing.rows
+    ]
+    return csv.csv_text(COLUMNS, rows)
+
+
+def json_text(comparison: Comparison, violations: Sequence[Violation] = ()) -> str:
+    """Everything, as one object."""
+    return json.dumps(_document(comparison, violations), indent=2, allow_nan=False) + "\n"
+
+
+def json_line(comparison: Comparison) -> str:
+    """The same as an event on one line."""
+    return json.dumps({"event": "comparison"} | _document(comparison, ()), allow_nan=False)
+
+
+def _document(comparison: Comparison, violations: Sequence[Violation]) -> dict[str, Any]:
+    document = {
+        "paired": comparison.is_paired,
+        "comparisons": [_pairing(pairing, comparison) for pairing in comparison.pairings],
+        "violations": [
+            {"limit": str(one.limit), "case": one.label, "new": one.pairing.new.name, "message": violation_words(one)}
+            for one in violations
+        ],
+    }
+    finite: dict[str, Any] = json.loads(to_json(document, inf_nan_mode="null"))  # JSON has neither NaN nor infinity
+    return finite
+
+
+def _pairing(pairing: Pairing, comparison: Comparison) -> dict[str, Any]:
+    return {
+        "reference": {"name": pairing.reference.name, "runs": [one.run.id for one in pairing.reference.runs]},
+        "new": {"name": pairing.new.name, "runs": [one.run.id for one in pairing.new.runs]},
+        "answer": answer(pairing, is_paired=comparison.is_paired),
+        "rows": [_figures(row) for row in pairing.rows],
+        "geometric_means": [
+            {
+                "category": mean.category,
+                "cases": mean.count,
+                "gain": mean.value,
+                "low": mean.interval.low if mean.interval else None,
+                "high": mean.interval.high if mean.interval else None,
+                "is_change": mean.is_change,
+            }
+            for mean in pairing.means
+        ],
+        "environment_differences": [vars(difference) for difference in pairing.environment],
+        "parameter_differences": [
+            vars(difference) | {"cases": count} for difference, count in pairing.matched.differences.items()
+        ],
+        "one_side_only": [{"case": one.label, "missing_in": one.side, "reason": one.reason} for one in pairing.broken],
+        "only_reference": list(pairing.matched.only_reference),
+        "only_new": list(pairing.matched.only_new),
+        "not_compared": list(pairing.uncompared),
+    }
+
+
+def _figures(row: ComparisonRow) -> dict[str, Any]:
+    ratio = row.ratio
+    return {
+        "case": row.label,
+        "category": row.category,
+        "metric": row.metric.name,
+        "scope": row.scope,
+        "at": row.at,
+        "unit": row.metric.unit,
+        "better": row.metric.better.value,
+        "reference_value": ratio.reference,
+        "new_value": ratio.new,
+        "ratio": ratio.value,
+        **csv.interval_columns(ratio.interval),
+        "chance": ratio.chance,
+        "verdict": row.verdict.value,
+        "reference_parts": row.parts[0],
+        "new_parts": row.parts[1],
+        "reference_samples": row.samples[0],
+        "new_samples": row.samples[1],
+        "reference_warnings": list(row.warnings[0]),
+        "new_warnings": list(row.warnings[1]),
+    }

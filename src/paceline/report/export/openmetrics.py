@@ -19,19 +19,11 @@ from paceline.core.run import RunRecords
 from paceline.report.export import Export
 
 PREFIX = "paceline"
-# What Prometheus calls a unit, and what to multiply by.
-_UNITS: dict[str, tuple[str, float]] = {
-    "s": ("seconds", 1.0),
-    "B": ("bytes", 1.0),
-    "%": ("ratio", 0.01),
-    "J": ("joules", 1.0),
-    "W": ("watts", 1.0),
-    "g": ("grams", 1.0),
-    "Hz": ("hertz", 1.0),
-    "B/s": ("bytes_per_second", 1.0),
-    "FLOP/s": ("flop_per_second", 1.0),
-    "OP/s": ("operations_per_second", 1.0),
-}
+# What Prometheus calls a unit; percentages are ratios there.
+_UNITS = {
+    "s": "seconds", "B": "bytes", "%": "ratio", "J": "joules", "W": "watts", "g": "grams", "Hz": "hertz",
+    "B/s": "bytes_per_second", "FLOP/s": "flop_per_second", "OP/s": "operations_per_second",
+}  # fmt: skip
 _RESERVED = ("total", "created", "bucket", "count", "sum", "info", "gcount", "gsum")  # endings with a meaning
 
 
@@ -88,7 +80,8 @@ def _families(records: RunRecords) -> dict[str, Family]:
 def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement: Measurement, repeat: int) -> None:
     metric, interval = measurement.metric, measurement.interval
     words = metric.unit.replace("/s", " per second").replace("/", " per ")
-    unit, scale = _UNITS.get(metric.unit) or (re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_"), 1.0)
+    unit = _UNITS.get(metric.unit) or re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    scale = 0.01 if metric.unit == "%" else 1.0
     at = ",".join(f"{key}={value}" for key, value in measurement.at.items())
     labels = {**of_record, "scope": measurement.scope, "at": at, "repeat": str(repeat)}
     better = f"; {metric.better.value} is better" if metric.better is not Better.NEITHER else ""

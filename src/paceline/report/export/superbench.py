@@ -5,14 +5,7 @@ Records say themselves which names and units SuperBench has for them (`aliases`)
 (`batch_size=32`), and marks what SuperBench does not measure under this name: a model that is not full size
 (`scale=tiny`), a GPU's benchmark on a CPU (`target=cpu`). Results that came from SuperBench go back under the keys and
 in the units that they had. As there, one `return_code` covers all cases of one benchmark or model; the first that is
-not 0 stands:
-
-  0    ok
-  3    invalid result: the same work gave two different answers
-  4    runtime failure: raised, crashed, interrupted or out of memory
-  10   the model does not support this precision or device (34 for other benchmarks)
-  31   a library or program is missing
-  124  timeout
+not 0 stands.
 """
 
 from __future__ import annotations
@@ -94,7 +87,7 @@ def return_code(record: Record) -> int:
         return 31
     if record.outcome is Outcome.UNSUPPORTED:
         return 10 if alias_of(record).is_model else 34
-    return 3 if kind is CauseKind.CORRUPTION else 4
+    return 3 if kind is CauseKind.CORRUPTION else 4  # 4: raised, crashed, interrupted or out of memory
 
 
 def notes(records: Sequence[Record]) -> list[str]:

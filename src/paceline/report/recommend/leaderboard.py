@@ -22,10 +22,6 @@ MOST_BOARDS = 12  # of a page for people
 MOST_BARS = 20
 MOST_RUNS = 5
 MANY = 2.0  # parts ahead, from which times are said
-COLUMNS = (
-    "work", "metric", "unit", "better", "place", "machine", "configuration", "value", "low", "high", "measurements",
-    "per_joule", "per_usd", "usd_per_hour", "price_basis", "energy_basis", "warnings", "software", "runs", "choices",
-)  # fmt: skip
 
 
 def document(boards: Sequence[Board], top: int) -> Document:
@@ -92,7 +88,7 @@ def to_csv(boards: Sequence[Board]) -> str:
             row = _about(board) | _row(entry)
             row |= {name: ";".join(row[name]) for name in ("warnings", "runs")}
             rows.append(row | {name: json.dumps(row[name], sort_keys=True) for name in ("software", "choices")})
-    return csv_text(COLUMNS, rows)
+    return csv_text(list(rows[0]), rows)
 
 
 def _about(board: Board) -> dict[str, Any]:

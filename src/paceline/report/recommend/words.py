@@ -6,16 +6,7 @@ import math
 from collections.abc import Callable
 
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.choice import (
-    COST_HOUR,
-    COST_THOUSAND,
-    Flip,
-    Miss,
-    Option,
-    OptionStanding,
-    Recommendation,
-    Rival,
-)
+from paceline.analysis.recommend.choice import COSTS, Flip, Miss, Option, OptionStanding, Recommendation, Rival
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
 from paceline.core.quantity import show_count
 from paceline.report.numbers import half_width, percent, show_usd, show_value
@@ -211,8 +202,7 @@ def lacks(option: Option, advice: Recommendation) -> str:
 def missed(miss: Miss) -> str:
     """A bound that was, or may be, broken, with the figures."""
     if miss.reading is None:
-        is_cost = miss.metric in (COST_HOUR, COST_THOUSAND)
-        return miss.why if is_cost else f"{_name(miss.metric)} is not known: {miss.why}"
+        return miss.why if miss.metric in COSTS else f"{_name(miss.metric)} is not known: {miss.why}"
     allowed = _value(miss.metric, miss.limit)
     measured = f"{_name(miss.metric)} is {_value(miss.metric, miss.reading.value)}"
     if miss.standing is OptionStanding.BROKEN:
@@ -275,7 +265,7 @@ def _value(metric: str, value: float | None) -> str:
         return "an unknown value"
     if metric == ERRORS:
         return percent(value)
-    return f"{show_usd(value)} {metric}" if metric in (COST_HOUR, COST_THOUSAND) else show_value(value, "s")
+    return f"{show_usd(value)} {metric}" if metric in COSTS else show_value(value, "s")
 
 
 def _bound(metric: str, limit: float) -> str:

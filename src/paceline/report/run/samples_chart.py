@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from paceline.core.record import Measurement
 from paceline.core.stats import resolves
@@ -84,22 +84,22 @@ def thinned(values: Values) -> list[int]:
 
 def _vertical_axis(domain: tuple[float, float], title: str) -> Iterator[str]:
     for tick in ticks(*domain, 5):
-        y = _height_of(tick, domain)
+        y = _heights(tick, domain)
         yield f'<path d="M{_LEFT} {y:.1f}h{_WIDTH}" stroke="{GRID}"/>'
         yield f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end" fill="{MUTED}">{_number(tick)}</text>'
-    x, y = 12, _TOP + _HEIGHT / 2
-    turned = f'transform="rotate(-90 {x} {y})"'
-    yield f'<text x="{x}" y="{y}" {turned} text-anchor="middle" fill="{MUTED}">{html.escape(title)}</text>'
+    x, middle = 12, _TOP + _HEIGHT / 2
+    turned = f'transform="rotate(-90 {x} {middle})"'
+    yield f'<text x="{x}" y="{middle}" {turned} text-anchor="middle" fill="{MUTED}">{html.escape(title)}</text>'
 
 
 def _interval(measurement: Measurement, scale: float, domain: tuple[float, float]) -> Iterator[str]:
     """The interval of the median as a band behind the samples."""
     interval = measurement.summary.median_interval
     if interval is not None:
-        top, bottom = (_height_of(edge / scale, domain) for edge in (interval.high, interval.low))
+        top, bottom = _heights([interval.high / scale, interval.low / scale], domain)
         size = f'width="{_WIDTH}" height="{max(bottom - top, 0.5):.1f}"'
         yield f'<rect x="{_LEFT}" y="{top:.1f}" {size} fill="{ACCENT}" opacity="0.16"/>'
-    y = _height_of(measurement.summary.median / scale, domain)
+    y = _heights(measurement.summary.median / scale, domain)
     yield f'<path d="M{_LEFT} {y:.1f}h{_WIDTH}" stroke="{INK}" stroke-dasharray="4 3" opacity="0.7"/>'
 
 
@@ -137,7 +137,7 @@ def _percentiles(measurement: Measurement, scale: float, domain: tuple[float, fl
         lines.pop()  # their names would cover each other
     left = _LEFT + _WIDTH + _GAP
     for name, value in lines:
-        y = _height_of(value, domain)
+        y = _heights(value, domain)
         yield f'<path d="M{left} {y:.1f}h{_BARS}" stroke="{INK}" stroke-dasharray="4 3" opacity="0.7"/>'
         yield f'<text x="{left + _BARS + 5}" y="{y + 4:.1f}" fill="{INK}">{name}</text>'
 
@@ -171,14 +171,9 @@ def _number(value: float) -> str:
     return f"{float(shown):,.0f}" if abs(value) >= 1000 and float(shown).is_integer() else shown
 
 
-def _heights(values: Values, domain: tuple[float, float]) -> Values:
+def _heights(values: ArrayLike, domain: tuple[float, float]) -> Values:
     low, high = domain
     return np.asarray(_BASE - (np.clip(values, low, high) - low) / (high - low) * _HEIGHT)
-
-
-def _height_of(value: float, domain: tuple[float, float]) -> float:
-    low, high = domain
-    return _BASE - (min(max(value, low), high) - low) / (high - low) * _HEIGHT
 
 
 def _domain(values: Values) -> tuple[float, float]:

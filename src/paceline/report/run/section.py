@@ -40,7 +40,6 @@ class SectionAnswer:
     sentence: str
     chart: Chart | None = None
     table: Table | None = None
-    folded: bool = False  # whether the chart shows all that the table has
     todo: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()  # a few words for each case, for a terminal
@@ -58,9 +57,7 @@ class SectionAnswer:
         if self.chart:
             items.append(self.chart)
         if self.table:
-            is_folded = self.folded and self.chart is not None
-            title = self.table.title if is_folded else ""
-            items.append(replace(self.table, title=title, is_folded=is_folded, medium=Medium.FILES))
+            items.append(replace(self.table, medium=Medium.FILES))
         return [
             *items,
             Lines((*brief, *source), Tone.DETAIL, Medium.TERMINAL),

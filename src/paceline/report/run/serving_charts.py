@@ -169,14 +169,12 @@ def over_load(rows: Sequence[CaseRow]) -> Chart | None:
     ]
     title = "Latency over throughput"
     lines = f"solid {tail}, dotted p50" if tail != "p50" else "p50"
-    notes = []
-    if any(value["trial"] for value in values):
-        notes.append("Small points are trials of a search; a diamond is the capacity with its interval.")
+    note = "Small points are trials of a search; a diamond is the capacity with its interval."
     return Chart(
         spec=framed(title, shared, lines, values=values, width=WIDTH, height=270, layer=layers),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(_describe(name, curve, tail) for name, curve in zip(names, curves, strict=True)),
-        notes=tuple(notes),
+        notes=(note,) if any(value["trial"] for value in values) else (),
     )
 
 

@@ -211,10 +211,8 @@ def _y(metric: Metric, unit: str, values: Sequence[Spec]) -> Spec:
 
 def _is_wide(metric: Metric, values: Sequence[Spec]) -> bool:
     """Whether an axis from zero would press what matters to the ground: a short time, or all of a slower line."""
-    if metric.unit == "s":
-        return bool(max(value["value"] for value in values) > WIDE * min(value["value"] for value in values))
-    tops = _tops(values)
-    return max(tops) > WIDE * min(tops)
+    compared = [float(value["value"]) for value in values] if metric.unit == "s" else _tops(values)
+    return max(compared) > WIDE * min(compared)
 
 
 def _tops(values: Sequence[Spec]) -> list[float]:

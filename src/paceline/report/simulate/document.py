@@ -8,7 +8,7 @@ from typing import Any
 from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Estimate, Study, StudyCell
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
-from paceline.report.charts import Chart, decades, framed, layer, quantity
+from paceline.report.charts import Chart, decades_within, framed, layer, names_axis, quantity
 from paceline.report.document import Block, Card, Document, Lines, Pairs, Section, Table, Tone
 from paceline.report.export.csv import csv_text
 from paceline.report.numbers import half_width, percent, share
@@ -31,6 +31,7 @@ _LARGE_DIAMOND, _UPRIGHT = "M0,-1.7L1.7,0L0,1.7L-1.7,0Z", "M-0.12,-1L0.12,-1L0.1
 _FORMS = dict(zip(POLICIES, ("square", "triangle-up", _LARGE_DIAMOND, "circle", _UPRIGHT), strict=True))
 _TAIL = {"p50": "median", "p95": "p95", "p99": "p99", "longest": "longest"}
 _LABELS = 150
+_ROWS: Spec = {"domain": False, "labelLimit": 180, "minExtent": _LABELS}
 _LEGEND = {key: value for key, value in LEGEND.items() if key != "symbolType"}
 
 
@@ -212,7 +213,7 @@ def gains(study: Study) -> Chart:
     ]
     title = "How many times sooner than round-robin with FCFS" if against else "Mean completion time, s"
     x = quantity("value", None, {"zero": not against, "nice": True}, tickCount=7, format="~g")
-    y = _rows("cell", [_named(cell) for cell in study.cells], grid=True, gridDash=[2, 3])
+    y = names_axis("cell", grid=True, gridDash=[2, 3], **_ROWS)
     interval = {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}}
     pale: Spec = {"color": LINES[0], "strokeWidth": 7, "opacity": 0.22, "strokeCap": "round"}
     # Forms show where one mark covers another; the one to reach is an upright line.
@@ -246,7 +247,6 @@ def gains(study: Study) -> Chart:
 def tails(study: Study) -> Chart:
     """Median, tail and longest completion time at the highest load of each workload."""
     highest = _highest(study)
-    policies = [line.policy for line in highest[0].lines]
     values: list[Spec] = [
         {"workload": _named(cell), "policy": line.policy, "what": word, "value": line.estimate(name).value}
         for cell in highest
@@ -255,9 +255,8 @@ def tails(study: Study) -> Chart:
     ]
     low, high = 0.8 * min(value["value"] for value in values), 1.25 * max(value["value"] for value in values)
     scale: Spec = {"type": "log", "domain": [low, high], "nice": False}
-    ticks = [tick for tick in decades(low, high) if low <= tick <= high]
-    x = quantity("value", "completion time, s", scale, format="~s", grid=True, values=ticks)
-    y = _rows("policy", policies)
+    x = quantity("value", "completion time, s", scale, format="~s", grid=True, values=decades_within(low, high))
+    y = names_axis("policy", **_ROWS)
     words = list(_TAIL.values())
     shape: Spec = {"field": "what", "type": "nominal", "sort": words, "legend": _LEGEND | {"symbolFillColor": INK}}
     shape["scale"] = {"domain": words, "range": ["circle", "square", "triangle-up", "diamond"]}
@@ -289,12 +288,6 @@ def tails(study: Study) -> Chart:
             for line in cell.lines
         ),
     )
-
-
-def _rows(field: str, order: list[str], **style: Any) -> Spec:
-    """A row for each, with its name to the left."""
-    axis = {"title": None, "ticks": False, "domain": False, "labelColor": INK, "labelPadding": 10, **style}
-    return {"field": field, "type": "nominal", "sort": order, "axis": axis | {"minExtent": _LABELS}}
 
 
 def _named(cell: StudyCell) -> str:

@@ -211,9 +211,6 @@ def _values(series: TrendSeries, scale: float) -> list[Spec]:
     return [
         {
             "place": place + 1,
-            "run": point.run_id,
-            "started": point.started_at.isoformat(),
-            "commit": commit_of(point),
             "value": point.value / scale,
             "low": point.interval.low / scale if point.interval else None,
             "high": point.interval.high / scale if point.interval else None,

@@ -13,7 +13,6 @@ from paceline.analysis.leaderboard import Board, boards
 from paceline.analysis.trend.series import history
 from paceline.core.errors import InputError
 from paceline.machine.profile import price_table
-from paceline.report.compare import data as compare_data
 from paceline.report.compare import document as compare_report
 from paceline.report.document import Document
 from paceline.report.recommend import leaderboard as leaderboard_report
@@ -77,7 +76,7 @@ def compare_routes(router: APIRouter, site: Site) -> None:
             raise InputError("same-runs", f"'{a}' is compared with itself: choose another run", key="b", value=b)
         comparison = compare([side(a), side(b)])
         if wants_json(request):
-            return Response(compare_data.json_text(comparison), media_type="application/json")
+            return Response(compare_report.json_text(comparison), media_type="application/json")
         document = compare_report.document(comparison, full=True)
         return _report(site, request, "compare_ask.html", query, document)
 

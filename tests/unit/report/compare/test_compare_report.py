@@ -14,8 +14,7 @@ from paceline.analysis.compare.verdicts import Comparison, Limit, compare, viola
 from paceline.core.run import RunRecords
 from paceline.report.charts import draw_png
 from paceline.report.compare import document as pages
-from paceline.report.compare.data import COLUMNS, csv_text, json_text
-from paceline.report.compare.document import answer, forest, violation_words
+from paceline.report.compare.document import COLUMNS, answer, csv_text, forest, json_text, violation_words
 from paceline.report.render import html as render_html
 from paceline.report.render import markdown as render_markdown
 from paceline.report.render import terminal

@@ -16,7 +16,7 @@ from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import assemble
 from paceline.report import vega
-from paceline.report.diagnose import files as diagnosis_files
+from paceline.report.diagnose import document as report
 from paceline.report.diagnose.charts import strips
 from paceline.report.diagnose.document import answer, document
 from paceline.report.numbers import change as show_change
@@ -100,7 +100,7 @@ def test_changes_are_percentages(change: float | None, text: str) -> None:
 
 
 def test_json_is_plain_and_complete() -> None:
-    data = json.loads(diagnosis_files.as_json(made()))
+    data = json.loads(report.as_json(made()))
     assert data["answer"] == answer(made())
     assert data["defective"] == ["node-03", "node-05"]
     finding = data["verdicts"][0]["findings"][0]
@@ -113,13 +113,13 @@ def test_a_change_from_zero_is_no_number_in_json() -> None:
         nodes_results(f"n{place}", {"tcp-connectivity/h_failed_count": 3.0 if place == 2 else 0.0})
         for place in range(6)
     ]
-    data = json.loads(diagnosis_files.as_json(diagnose(assemble(parts), default_rules())))
+    data = json.loads(report.as_json(diagnose(assemble(parts), default_rules())))
     finding = data["verdicts"][0]["findings"][0]
     assert (finding["change"], finding["from_zero"]) == (None, True)
 
 
 def test_json_lines_have_a_node_each_defective_first() -> None:
-    lines = [json.loads(line) for line in diagnosis_files.as_jsonl(made()).splitlines()]
+    lines = [json.loads(line) for line in report.as_jsonl(made()).splitlines()]
     assert [line["verdict"] for line in lines] == ["defective"] * 2 + ["healthy"] * 6
 
 
@@ -132,7 +132,7 @@ def test_markdown_shows_values_in_their_unit_and_changes_in_percent() -> None:
 
 
 def test_csv_has_what_the_chart_draws_of_every_node() -> None:
-    rows = list(csv.DictReader(io.StringIO(diagnosis_files.as_csv(made()))))
+    rows = list(csv.DictReader(io.StringIO(report.as_csv(made()))))
     assert len(rows) == 8 + 7  # the fifth node has no copies
     (slow,) = [row for row in rows if row["defective"] == "yes"]
     assert (slow["node"], slow["metric"], slow["unit"]) == ("node-03", "mem-bw/h2d_bw:0", "GB/s")
@@ -146,27 +146,27 @@ def test_csv_has_what_the_chart_draws_of_every_node() -> None:
 
 
 def test_csv_keeps_names_text_and_leaves_out_what_is_no_number() -> None:
-    rows = list(csv.reader(io.StringIO(diagnosis_files.as_csv(made(names="={}")))))
+    rows = list(csv.reader(io.StringIO(report.as_csv(made(names="={}")))))
     assert rows[1][6] == "'=1"
     parts = [nodes_results(f"n{place}", {"tcp-connectivity/h_failed_count": 3.0 * (place == 2)}) for place in range(6)]
-    of_zero = list(csv.DictReader(io.StringIO(diagnosis_files.as_csv(diagnose(assemble(parts), default_rules())))))
+    of_zero = list(csv.DictReader(io.StringIO(report.as_csv(diagnose(assemble(parts), default_rules())))))
     assert [row["change"] for row in of_zero] == ["0.0", "0.0", "", "0.0", "0.0", "0.0"]
 
 
 def test_the_picture_is_drawn_without_a_browser() -> None:
     pytest.importorskip("vl_convert", reason="install it with: pip install 'paceline[charts]'")
-    assert diagnosis_files.as_png(made()).startswith(b"\x89PNG")
+    assert report.as_png(made()).startswith(b"\x89PNG")
 
 
 def test_nothing_to_draw_is_said() -> None:
     rules = rules_from_text("rules: {a: {check: value, when: x > 5, metrics: ['.*_bw']}}", "r")
     found = diagnose(assemble([nodes_results("a", {"mem-bw/h2d_bw": 9.0})]), rules)
     with refused("nothing-to-draw"):
-        diagnosis_files.as_png(found)
+        report.as_png(found)
 
 
 def test_the_workbook_has_typed_cells_and_says_defective_in_words() -> None:
-    book = openpyxl.load_workbook(io.BytesIO(diagnosis_files.as_xlsx(made())))
+    book = openpyxl.load_workbook(io.BytesIO(report.as_xlsx(made())))
     assert book.sheetnames == ["Verdicts", "Findings", "Values"]
     verdicts = list(book["Verdicts"].iter_rows(values_only=True))
     assert verdicts[0][0] == answer(made())
@@ -185,14 +185,14 @@ def test_the_workbook_has_typed_cells_and_says_defective_in_words() -> None:
 
 
 def test_a_workbook_of_very_many_values_has_those_with_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis_files, "MOST_CELLS", 10)
-    book = openpyxl.load_workbook(io.BytesIO(diagnosis_files.as_xlsx(made())))
+    monkeypatch.setattr(report, "MOST_CELLS", 10)
+    book = openpyxl.load_workbook(io.BytesIO(report.as_xlsx(made())))
     assert [cell.value for cell in list(book["Values"].iter_rows())[1]] == ["Node", "Verdict", "mem-bw/h2d_bw:0 [GB/s]"]
 
 
 def test_hostile_names_stay_text_everywhere() -> None:
     diagnosis = made(names=f"={HOSTILE}{{}}")
-    book = openpyxl.load_workbook(io.BytesIO(diagnosis_files.as_xlsx(diagnosis)))
+    book = openpyxl.load_workbook(io.BytesIO(report.as_xlsx(diagnosis)))
     cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
     assert not [cell for cell in cells if cell.data_type == "f"]
     page = html.render(document(diagnosis))
@@ -206,7 +206,7 @@ def test_without_openpyxl_the_message_says_what_to_install(monkeypatch: pytest.M
 
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(MissingDependency, match=r"paceline\[exports\]"):
-        diagnosis_files.as_xlsx(made())
+        report.as_xlsx(made())
 
 
 def test_the_page_is_whole_and_leads_with_the_answer() -> None:

@@ -21,7 +21,6 @@ from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.document import Document
 from paceline.report.numbers import show_usd
-from paceline.report.recommend import data as recommend_data
 from paceline.report.recommend import document as report
 from paceline.report.recommend import leaderboard
 from paceline.report.recommend.words import headline, what_if, why
@@ -115,7 +114,7 @@ def test_markdown_keeps_commands_and_escapes_the_rest() -> None:
 
 
 def test_json_has_every_figure_with_its_ends() -> None:
-    (document,) = json.loads(recommend_data.to_json([found(rates_run(), "p99=50ms")], 5))
+    (document,) = json.loads(report.to_json([found(rates_run(), "p99=50ms")], 5))
     best = document["recommended"]
     assert best["keeps"] == "sure" and best["choices"]["server.engine"] == "onnxruntime"
     figures = best["figures"]
@@ -129,15 +128,15 @@ def test_what_may_be_without_end_is_no_number_for_programs() -> None:
     one = found(rates_run(), "p99=50ms")
     unsure = [replace(point, throughput=replace(point.throughput, low=-1.0)) for point in one.points]
     told = recommend(Evidence("serve m", True, points=unsure), one.question)
-    (document,) = json.loads(recommend_data.to_json([told], 5))
+    (document,) = json.loads(report.to_json([told], 5))
     assert document["recommended"]["figures"]["usd_per_1000"]["high"] is None
-    assert "inf" not in recommend_data.to_csv([told])
+    assert "inf" not in report.to_csv([told])
     assert shown(report.document([told], 5)).startswith("Take onnxruntime")
 
 
 def test_csv_has_every_point_and_the_rank_of_those_that_are_options() -> None:
     one = found(rates_run(), "p99=50ms")
-    rows = list(csv.DictReader(io.StringIO(recommend_data.to_csv([one]))))
+    rows = list(csv.DictReader(io.StringIO(report.to_csv([one]))))
     assert len(rows) == len(one.points) == 6
     assert sorted(row["rank"] for row in rows if row["rank"]) == ["1", "2"]
     assert {row["keeps"] for row in rows} == {"sure", "broken"}

@@ -31,17 +31,16 @@ _SHORT = {Outcome.OUT_OF_MEMORY.value: "no memory", Outcome.UNSUPPORTED.value: "
 def heat_map_parts(maps: Sequence[HeatMap]) -> list[SectionAnswer]:
     """A part for each map, the first few of them."""
     parts = [
-        SectionAnswer(
-            sentence=_sentence(one),
-            chart=_chart(one) if len(one.cells) <= MOST_CELLS else None,
-            table=_table(one),
-            folded=True,
-            notes=tuple(_notes(one)),
-        )
+        SectionAnswer(_sentence(one), _chart(one) if _is_drawn(one) else None, _table(one), notes=tuple(_notes(one)))
         for one in maps[:MOST_MAPS]
     ]
     more = len(maps) - MOST_MAPS
     return with_note(parts, f"{more} more maps of this kind are left out.") if more > 0 else parts
+
+
+def _is_drawn(one: HeatMap) -> bool:
+    """Whether a chart shows all that the table has."""
+    return len(one.cells) <= MOST_CELLS
 
 
 def _sentence(one: HeatMap) -> str:
@@ -108,7 +107,8 @@ def _table(one: HeatMap) -> Table:
         cells = one.cells[index * width : (index + 1) * width]
         texts = (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing for cell in cells)
         lines.append((_shown(one.y, y), *texts))
-    return Table.of_lines(headers, lines, 1, f"{heading(humanize(one.metric.name))}, every place")
+    title = f"{heading(humanize(one.metric.name))}, every place"
+    return Table.of_lines(headers, lines, 1, title if _is_drawn(one) else "", is_folded=_is_drawn(one))
 
 
 def _chart(one: HeatMap) -> Chart:

@@ -6,21 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from paceline.analysis.figures import shortened
-from paceline.analysis.roofline import (
-    MEASURE,
-    NEAR,
-    Bound,
-    Placed,
-    Roof,
-    Roofline,
-    Rooflines,
-    advice,
-    rooflines,
-)
+from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofline, Rooflines, advice, rooflines
 from paceline.analysis.summary import CaseRow, RunSummary
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
-from paceline.report.charts import TEXT, Chart, coloured, framed, layer, quantity
+from paceline.report.charts import TEXT, Chart, coloured, decades_within, framed, layer, quantity
 from paceline.report.document import Section, Table
 from paceline.report.numbers import share, show_value
 from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
@@ -36,12 +26,12 @@ class Plane:
     """What the axes span, and where things lie on it in pixels."""
 
     def __init__(self, roofline: Roofline, drawn: Sequence[Placed]) -> None:
-        bandwidth = roofline.memory.value
-        at = [one.work.intensity for one in drawn] + [roof.value / bandwidth for roof in roofline.compute]
+        self.bandwidth, self.top = roofline.memory.value, roofline.compute[0].value
+        at = [one.work.intensity for one in drawn] + [roof.value / self.bandwidth for roof in roofline.compute]
         rates = [one.work.rate for one in drawn] + [roof.value for roof in roofline.compute]
         self.x = (min(at) / MARGIN, max(at) * MARGIN)
         self.y = (min(rates) / MARGIN, max(rates) * MARGIN)
-        self._make_room(bandwidth, roofline.compute[0].value, min(6 * len(named_roof(roofline.memory)) + 16, WIDTH / 2))
+        self._make_room(min(6 * len(named_roof(roofline.memory)) + 16, WIDTH / 2))
         self.flat = [self.down(roof.value) for roof in roofline.compute]
         self.points = [(self.across(one.work.intensity), self.down(one.work.rate)) for one in drawn]
 
@@ -53,17 +43,18 @@ class Plane:
         """How far from the top a rate is."""
         return HEIGHT * math.log(self.y[1] / rate) / math.log(self.y[1] / self.y[0])
 
-    def _make_room(self, bandwidth: float, top: float, width: float) -> None:
+    def _make_room(self, width: float) -> None:
         """Reach further down where the slope would be shorter than its name, which would cover the axis."""
-        while self._slope(bandwidth, top)[2] < width:
-            if self.x[0] >= self.y[0] / bandwidth:
+        while self.slope[2] < width:
+            if self.x[0] >= self.y[0] / self.bandwidth:
                 self.x = (self.x[0] / 1.1, self.x[1])
             else:
                 self.y = (self.y[0] / 1.1, self.y[1])
 
-    def _slope(self, bandwidth: float, top: float) -> tuple[float, float, float]:
-        """Where the slope begins and ends, and its length in pixels."""
-        first, last = max(self.x[0], self.y[0] / bandwidth), top / bandwidth
+    @property
+    def slope(self) -> tuple[float, float, float]:
+        """Where the slope of the memory begins and ends, and its length in pixels."""
+        first, last = max(self.x[0], self.y[0] / self.bandwidth), self.top / self.bandwidth
         return first, last, math.hypot(*self._steps) * math.log(last / first)
 
     @property
@@ -71,14 +62,14 @@ class Plane:
         """How many pixels up and to the right a factor of e lies."""
         return HEIGHT / math.log(self.y[1] / self.y[0]), WIDTH / math.log(self.x[1] / self.x[0])
 
-    def on_the_slope(self, bandwidth: float, top: float, width: float) -> tuple[float, float]:
+    def on_the_slope(self, width: float) -> tuple[float, float]:
         """Where on the slope a name of this width is furthest from the points, and how it is turned."""
-        first, last, length = self._slope(bandwidth, top)
+        first, last, length = self.slope
         edge = min(0.5, (width / 2 + 8) / length)
         tries = [first * (last / first) ** (edge + (1 - 2 * edge) * step / 12) for step in range(13)]
 
         def clearance(at: float) -> float:
-            place = (self.across(at), self.down(bandwidth * at))
+            place = (self.across(at), self.down(self.bandwidth * at))
             return min((math.dist(place, point) for point in self.points), default=0.0)
 
         return max(tries, key=clearance), -math.degrees(math.atan2(*self._steps))
@@ -222,7 +213,7 @@ def _table(placed: Sequence[Placed]) -> Table:
         bound = _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else "")
         reached = (show_value(work.rate, work.unit), _ceiling(one.nearest), share(one.share))
         lines.append((str(number), one_line(one.row.label), bound, intensity, *reached, traffic))
-    return Table.of_lines(headers, lines, 3, "Cases under their ceilings")
+    return Table.of_lines(headers, lines, 3)
 
 
 def _notes(roofline: Roofline) -> Iterator[str]:
@@ -257,9 +248,9 @@ def _chart(roofline: Roofline) -> Chart:
     ]
     title = "arithmetic intensity, FLOP/byte"
     width: Spec = {"type": "log", "domain": list(plane.x), "nice": False}
-    x = quantity("intensity", title, width, grid=False, values=_powers(*plane.x), format=",~g")
+    x = quantity("intensity", title, width, grid=False, values=decades_within(*plane.x), format=",~g")
     height: Spec = {"type": "log", "domain": list(plane.y), "nice": False}
-    y = quantity("rate", "reached, FLOP/s", height, values=_powers(*plane.y), format="~s")
+    y = quantity("rate", "reached, FLOP/s", height, values=decades_within(*plane.y), format="~s")
     colour = coloured(names, [_KINDS[bound][1] for bound in kinds], field="bound")
     shape = colour | {"scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]}}
     if colour["legend"]:
@@ -292,10 +283,8 @@ def _chart(roofline: Roofline) -> Chart:
 
 def _roofs(roofline: Roofline, plane: Plane, place: Spec) -> list[Spec]:
     """The slope of the memory and the flat ceilings of the precisions, each with its name."""
-    bandwidth = roofline.memory.value
-    top = roofline.compute[0].value
-    first = max(plane.x[0], plane.y[0] / bandwidth)
-    lines: list[Spec] = [{"intensity": at, "rate": bandwidth * at, "roof": "memory"} for at in (first, top / bandwidth)]
+    bandwidth = plane.bandwidth
+    lines: list[Spec] = [{"intensity": at, "rate": bandwidth * at, "roof": "memory"} for at in plane.slope[:2]]
     for roof in roofline.compute:
         ridge = max(plane.x[0], roof.value / bandwidth)
         lines += [{"intensity": at, "rate": roof.value, "roof": roof.name} for at in (ridge, plane.x[1])]
@@ -306,7 +295,7 @@ def _roofs(roofline: Roofline, plane: Plane, place: Spec) -> list[Spec]:
         {"intensity": plane.x[1], "rate": rate, "text": name} for rate, name in _flat_names(roofline.compute, plane)
     ]
     name = named_roof(roofline.memory)
-    at, angle = plane.on_the_slope(bandwidth, top, 7 * len(name))
+    at, angle = plane.on_the_slope(7 * len(name))
     sloped = [{"intensity": at, "rate": bandwidth * at, "text": name}]
     return [
         layer("line", line, lines, strokeWidth=1.5, color=MUTED, clip=True),
@@ -324,14 +313,6 @@ def _flat_names(roofs: Sequence[Roof], plane: Plane) -> list[tuple[float, str]]:
         else:
             names.append((roof.value, named_roof(roof)))
     return names
-
-
-def _powers(low: float, high: float) -> list[float]:
-    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    if last - first >= 2:
-        return [10.0**power for power in range(first, last + 1)]
-    steps = [digit * 10.0**power for power in range(first - 1, last + 2) for digit in (1, 2, 5)]
-    return [step for step in steps if low <= step <= high]
 
 
 def _ceiling(roof: Roof) -> str:

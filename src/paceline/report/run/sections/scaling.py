@@ -133,7 +133,7 @@ def _table(series: ScalingSeries) -> Table:
         texts = [show_value(time, "s") if time is not None else "–" for time in [*times, *map(one.losses.get, names)]]
         meshes = [one.mesh] if has_mesh else []
         lines.append((str(one.ranks), *meshes, show_value(one.value, unit), _kept(one), *texts))
-    return Table.of_lines(headers, lines, 2 if has_mesh else 1, "Efficiency over ranks")
+    return Table.of_lines(headers, lines, 2 if has_mesh else 1)
 
 
 def _chart(series: ScalingSeries) -> Chart:

@@ -65,7 +65,7 @@ def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...]
     return SectionAnswer(
         sentence=f"{label}: {sentence(spent)}",
         chart=chart,
-        table=Table.of_lines(headers, lines, 3, f"Top {what.lower()}s"),
+        table=Table.of_lines(headers, lines, 3),
         todo=advice(trace),
         notes=(*_notes(one, spent), *notes),
         # A path alone fits into a line.
