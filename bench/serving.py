@@ -17,7 +17,7 @@ from paceline.benchmarks.serving.session import opened, watched
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.load.parameters import LoadParameters
-from paceline.servers import registry
+from paceline.servers import SERVERS
 
 NULL = "generated/fc:layers=1,width=16"
 SMALL = "generated/transformer:layers=2,width=128,heads=4,sequence=16"
@@ -36,7 +36,7 @@ def serving_ratios() -> list[Ratio]:
 
 
 def _beside(kind: str, own: float) -> list[Ratio]:
-    reason = registry().get(kind).missing()
+    reason = SERVERS.registry().get(kind).missing()
     if reason is not None:
         click.echo(f"bench: {kind} is not compared: {reason}", err=True)
         return []

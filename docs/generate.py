@@ -86,7 +86,7 @@ def models_page() -> str:
         "How they are counted is in [the measuring guide](../guide/measuring.md#flops-and-mfu)."
     )
     parts = [_head("Models", intro)]
-    found = [spec for spec in models.registry().entries.values() if _is_ours(_builder(spec).__module__)]
+    found = [spec for spec in models.MODELS.registry().entries.values() if _is_ours(_builder(spec).__module__)]
     for task in dict.fromkeys(spec.task for spec in found):
         rows = [
             (

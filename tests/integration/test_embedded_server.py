@@ -18,7 +18,7 @@ import pytest
 from paceline.load.kserve import JSON_LENGTH, encode_request
 from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
-from paceline.servers import registry
+from paceline.servers import SERVERS
 from paceline.servers._program import answers
 from paceline.servers.base import Artifact, Need, ServerFailed
 from paceline.servers.embedded import Embedded, EmbeddedSettings
@@ -87,7 +87,7 @@ def test_an_engine_answers_what_the_model_says(make: Start, engine: str) -> None
 
 
 def test_it_is_found_by_its_name() -> None:
-    assert registry().get("embedded") is Embedded
+    assert SERVERS.registry().get("embedded") is Embedded
 
 
 def test_cpus_that_are_not_there_are_told(make: Start) -> None:

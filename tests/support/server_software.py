@@ -20,7 +20,7 @@ import pytest
 from paceline.load import kserve, kserve_grpc
 from paceline.load.request import Endpoint
 from paceline.load.tensors import Array
-from paceline.servers import _environment, registry
+from paceline.servers import SERVERS, _environment
 from paceline.servers._program import Program
 from paceline.servers.base import Need, Server, ServerFailed
 from paceline.servers.export import export
@@ -44,7 +44,7 @@ class Software:
     folder: Path
 
     def install(self, name: str) -> _environment.Installed:
-        server = registry().get(name)
+        server = SERVERS.registry().get(name)
         assert issubclass(server, Program)
         assert server.requirements is not None
         return _environment.install(server.requirements, print)
@@ -70,7 +70,7 @@ class Software:
         assert [pid for pid in pids if psutil.pid_exists(pid)] == []
 
     def make(self, name: str, need: Need = NEED, **settings: Any) -> Server:
-        kind = registry().get(name)
+        kind = SERVERS.registry().get(name)
         read = kind.Settings.read({"kind": name, "ready_timeout": GENEROUS} | settings)
         kind.check(read, need)
         # As long as a folder of somebody may be: sockets in it would have too long a path.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from paceline.core.registry import Registry
+    from paceline.core.registry import Kind
 
 KINDS = ("benchmarks", "models", "suites", "servers")
 
@@ -41,12 +40,12 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         from paceline.runner.suite_file import load_suite, shipped
 
         return [{"name": name, "summary": load_suite(name).description} for name in shipped()], []
-    from paceline import models, servers
     from paceline.core.benchmark import BENCHMARKS
+    from paceline.models import MODELS
+    from paceline.servers import SERVERS
 
-    registries: dict[str, Callable[[], Registry[Any]]]
-    registries = {"benchmarks": BENCHMARKS.registry, "models": models.registry, "servers": servers.registry}
-    registry = registries[kind]()
+    kinds: dict[str, Kind[Any]] = {"benchmarks": BENCHMARKS, "models": MODELS, "servers": SERVERS}
+    registry = kinds[kind].registry()
     rows = []
     for name, entry in registry.entries.items():
         missing = entry.missing() if kind == "servers" else ""

@@ -18,9 +18,9 @@ def command(context: click.Context, as_json: bool) -> None:
     """List servers and say which can start here; install or remove one."""
     if context.invoked_subcommand is not None:
         return
-    from paceline.servers import registry
+    from paceline.servers import SERVERS
 
-    servers = registry()
+    servers = SERVERS.registry()
     rows = [
         {"name": name, "summary": server.summary, "wires": list(server.wires), "missing": server.missing()}
         for name, server in sorted(servers.entries.items())
@@ -69,10 +69,10 @@ def remove(names: tuple[str, ...]) -> None:
 
 def _requirements(name: str) -> Requirements:
     from paceline.core.errors import InputError
-    from paceline.servers import registry
+    from paceline.servers import SERVERS
     from paceline.servers._program import Program
 
-    server = registry().get(name)
+    server = SERVERS.registry().get(name)
     if not issubclass(server, Program) or server.requirements is None:
         reason = server.missing()
         message = f"'{name}' is not installed by pip" + (f": {reason}" if reason else "")

@@ -12,7 +12,7 @@ from paceline.core.errors import InputError, nearest
 def command(name: str) -> None:
     """Show what NAME is."""
     from paceline.core.benchmark import BENCHMARKS
-    from paceline.models import registry as models
+    from paceline.models import MODELS
     from paceline.models.generated import PREFIX
     from paceline.models.user import find_model
     from paceline.runner.suite_file import shipped
@@ -29,7 +29,7 @@ def command(name: str) -> None:
         for metric in benchmark.metrics:
             better = f", {metric.better} is better" if metric.better != "neither" else ""
             click.echo(f"  {metric.name:<22} [{metric.unit or '-'}{better}] {metric.description}")
-    elif name in models().entries or name.startswith(PREFIX):
+    elif name in MODELS.registry().entries or name.startswith(PREFIX):
         spec = find_model(name, allow_import=False)
         click.secho(spec.name, bold=True)
         click.echo(f"  {spec.summary}")
@@ -41,6 +41,6 @@ def command(name: str) -> None:
     elif name in shipped():
         click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
     else:
-        guess = nearest(name, [*BENCHMARKS.registry().entries, *models().entries, *shipped()])
+        guess = nearest(name, [*BENCHMARKS.registry().entries, *MODELS.registry().entries, *shipped()])
         message = f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
         raise InputError("unknown-name", message, value=name, suggestion=guess)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.core.registry import Kind, Registry
+from paceline.core.registry import Kind
 from paceline.models.base import Batch, ModelSpec, Workload
 
-__all__ = ["MODELS", "Batch", "ModelSpec", "Workload", "registry"]
+__all__ = ["MODELS", "Batch", "ModelSpec", "Workload"]
 
 MODELS: Kind[ModelSpec] = Kind("model", "models", ModelSpec)
-
-
-def registry() -> Registry[ModelSpec]:
-    """Every model that can be found, by name."""
-    return MODELS.registry()

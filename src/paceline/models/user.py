@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.network import FromNetwork, shorten
-from paceline.models import generated, registry
+from paceline.models import MODELS, generated
 from paceline.models.base import ModelSpec, Scale, Workload
 
 _FORM = "write it as package.module:factory"
@@ -44,7 +44,7 @@ def find_model(name: str, *, allow_import: bool, key: str = "model") -> ModelSpe
         if name.startswith(generated.PREFIX):
             return generated.generated_model(name)
         if not is_reference(name):
-            return registry().get(name)
+            return MODELS.registry().get(name)
         if not allow_import:
             message = (
                 f"model '{name}' is refused: a model given as module:factory runs code, so it is taken from the "

@@ -33,9 +33,9 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: dict[int, Path] = {}  # process of a case: its folder
     # What every case needs, so that none of them imports it again; its benchmark comes with an order.
-    from paceline import models
+    from paceline.models import MODELS
 
-    models.registry()
+    MODELS.registry()
     try:
         while True:
             ready, _, _ = select.select([control.fileno(), wake_read], [], [])

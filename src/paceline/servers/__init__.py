@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.core.registry import Kind, Registry
+from paceline.core.registry import Kind
 from paceline.servers.base import Server
 
-__all__ = ["SERVERS", "registry"]
+__all__ = ["SERVERS"]
 
 SERVERS: Kind[type[Server]] = Kind("server", "servers", Server)
-
-
-def registry() -> Registry[type[Server]]:
-    """Every server that can be found, by name; others put theirs into `servers` of their package."""
-    return SERVERS.registry()

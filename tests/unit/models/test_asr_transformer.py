@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.models import Workload, registry
+from paceline.models import MODELS, Workload
 from paceline.models._modules.asr_transformer import AsrTransformer, costs_and_gradient, ctc_loss
 from paceline.models.asr_transformer import TINY, AsrShape, build_asr
 
-SPEC = registry().get("asr-transformer")
+SPEC = MODELS.registry().get("asr-transformer")
 DROPPING = replace(TINY, layers=3, input_dropout=0.3, dropout=0.4, layer_drop=0.4)
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.models import registry
+from paceline.models import MODELS
 from paceline.models.bert import MASK_TOKEN, BertShape, build_bert
 from paceline.models.gpt2 import Gpt2Shape, build_gpt2
 
 
 def test_gpt2_targets_are_the_next_tokens() -> None:
-    batch = registry().get("gpt2-small").build("tiny").make_batch(3, torch.Generator())
+    batch = MODELS.registry().get("gpt2-small").build("tiny").make_batch(3, torch.Generator())
     (tokens,), (targets,) = batch.inputs, batch.targets
     assert tokens.shape == targets.shape == (3, 64)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
 
 
 def test_bert_masks_the_same_number_of_distinct_positions_in_every_row() -> None:
-    batch = registry().get("bert-base").build("tiny").make_batch(5, torch.Generator().manual_seed(2))
+    batch = MODELS.registry().get("bert-base").build("tiny").make_batch(5, torch.Generator().manual_seed(2))
     (tokens, types, masked), (targets,) = batch.inputs, batch.targets
     assert masked.shape == targets.shape == (5, 10)
     assert (masked.diff(dim=1) > 0).all()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.models import registry
+from paceline.models import MODELS
 from paceline.models._modules.detr import FrozenBatchNorm2d, backbone, sine_positions
 from paceline.models.base import Batch, Workload
 from paceline.models.detr import FULL, TINY, build_detr
@@ -31,7 +31,7 @@ def test_it_has_the_parameters_of_its_parts() -> None:
     decoder = 6 * (2 * attention + feed_forward + 3 * norm) + norm
     heads = (256 * 92 + 92) + 2 * (256 * 256 + 256) + (256 * 4 + 4)
     expected = resnet + (2048 * 256 + 256) + encoder + decoder + 100 * 256 + heads
-    assert registry().get("detr").parameters == expected
+    assert MODELS.registry().get("detr").parameters == expected
 
 
 def test_the_backbone_and_the_layers_make_up_its_flops() -> None:
@@ -42,13 +42,13 @@ def test_the_backbone_and_the_layers_make_up_its_flops() -> None:
     heads = 2 * queries * (hidden * 92 + 2 * hidden**2 + hidden * 4)
     resnet = (8_178_368_512 - 2 * 2048 * 1000) * (800 / 224) ** 2  # by the area
     expected = resnet + 2 * features * 2048 * hidden + encoder + 6 * (own + cross) + heads
-    assert forward_flops(registry().get("detr")) == pytest.approx(expected, rel=1e-3)
+    assert forward_flops(MODELS.registry().get("detr")) == pytest.approx(expected, rel=1e-3)
 
 
 def test_flops_are_counted_in_inference_mode_too() -> None:
     with torch.inference_mode():
-        inside = count_flops(registry().get("detr"), "tiny")
-    assert inside == count_flops(registry().get("detr"), "tiny") > 0
+        inside = count_flops(MODELS.registry().get("detr"), "tiny")
+    assert inside == count_flops(MODELS.registry().get("detr"), "tiny") > 0
 
 
 def test_batches_hold_real_boxes_inside_the_image_and_a_mask_of_the_padding(tiny: Workload) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.models import Batch, ModelSpec, Workload, registry
+from paceline.models import MODELS, Batch, ModelSpec, Workload
 from paceline.models.flops import count_flops, forward_flops, training_flops
 
 GPT2 = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -20,36 +20,36 @@ def transformer_flops(settings: dict[str, int]) -> float:
 
 @pytest.mark.parametrize("name", GPT2)
 def test_gpt2(name: str) -> None:
-    settings = registry().get(name).settings
+    settings = MODELS.registry().get(name).settings
     head = 2 * settings["sequence"] * settings["hidden"] * settings["vocabulary"]
-    assert forward_flops(registry().get(name)) == pytest.approx(transformer_flops(settings) + head, rel=1e-3)
+    assert forward_flops(MODELS.registry().get(name)) == pytest.approx(transformer_flops(settings) + head, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["bert-base", "bert-large"])
 def test_bert_counts_its_head_at_the_masked_positions_only(name: str) -> None:
-    settings = registry().get(name).settings
+    settings = MODELS.registry().get(name).settings
     head = 2 * settings["masked"] * settings["hidden"] * (settings["vocabulary"] + settings["hidden"])
-    assert forward_flops(registry().get(name)) == pytest.approx(transformer_flops(settings) + head, rel=1e-3)
+    assert forward_flops(MODELS.registry().get(name)) == pytest.approx(transformer_flops(settings) + head, rel=1e-3)
 
 
 def test_gpt2_small_is_near_two_per_parameter_and_token() -> None:
     attention = 12 * 4 * 1024**2 * 768
-    assert forward_flops(registry().get("gpt2-small")) == pytest.approx(2 * 124.4e6 * 1024 + attention, rel=0.02)
+    assert forward_flops(MODELS.registry().get("gpt2-small")) == pytest.approx(2 * 124.4e6 * 1024 + attention, rel=0.02)
 
 
 @pytest.mark.parametrize(("name", "giga"), [("resnet50", 8.18), ("vgg16", 30.94), ("inception_v3", 11.43)])
 def test_convolutions(name: str, giga: float) -> None:
-    assert forward_flops(registry().get(name)) == pytest.approx(giga * 1e9, rel=0.02)
+    assert forward_flops(MODELS.registry().get(name)) == pytest.approx(giga * 1e9, rel=0.02)
 
 
 def test_lstm() -> None:
     steps = 512 * (2 * 4 * 1024 * (256 + 1024) + 7 * 2 * 4 * 1024 * 2048)
-    assert forward_flops(registry().get("lstm")) == pytest.approx(steps + 2 * 1024 * 100, rel=1e-6)
+    assert forward_flops(MODELS.registry().get("lstm")) == pytest.approx(steps + 2 * 1024 * 100, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "resnet18", "inception_v3"])
 def test_the_tiny_scale_counts_less(name: str) -> None:
-    spec = registry().get(name)
+    spec = MODELS.registry().get(name)
     assert 0 < forward_flops(spec, "tiny") < forward_flops(spec, "full")
 
 
@@ -108,9 +108,9 @@ LARGER_SIBLINGS = [
     "name",
     [
         pytest.param(name, marks=[pytest.mark.long] if name in LARGER_SIBLINGS else [])
-        for name in sorted(registry().entries)
+        for name in sorted(MODELS.registry().entries)
     ],
 )
 def test_the_flops_in_the_spec_are_those_that_counting_gives(name: str) -> None:
-    spec = registry().get(name)
+    spec = MODELS.registry().get(name)
     assert spec.flops == count_flops(spec, "full")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline.core.errors import InputError
-from paceline.models import registry
+from paceline.models import MODELS
 from paceline.models.flops import count_flops
 from paceline.models.generated import SHAPES, generated_model, parse
 from paceline.models.user import find_model
@@ -25,8 +25,13 @@ NAMES = [
 
 
 def test_every_family_is_listed_with_its_defaults() -> None:
-    assert set(registry().entries) >= {"generated/fc", "generated/cnn", "generated/lstm", "generated/transformer"}
-    assert registry().get("generated/fc").settings == {"layers": 8, "width": 1024}
+    assert set(MODELS.registry().entries) >= {
+        "generated/fc",
+        "generated/cnn",
+        "generated/lstm",
+        "generated/transformer",
+    }
+    assert MODELS.registry().get("generated/fc").settings == {"layers": 8, "width": 1024}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,7 +86,7 @@ def test_the_name_is_canonical() -> None:
 
 def test_it_needs_no_permission_to_import() -> None:
     assert find_model("generated/fc:layers=2", allow_import=False).settings["layers"] == 2
-    assert find_model("generated/fc", allow_import=False).settings == registry().get("generated/fc").settings
+    assert find_model("generated/fc", allow_import=False).settings == MODELS.registry().get("generated/fc").settings
 
 
 @pytest.mark.parametrize(

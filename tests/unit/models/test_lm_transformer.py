@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.models import Workload, registry
+from paceline.models import MODELS, Workload
 from paceline.models._modules.adaptive import LmTransformer, ScalarLayerNorm, sinusoidal_positions
 from paceline.models.lm_transformer import FULL, TINY, build_lm
 
-SPEC = registry().get("lm-transformer")
+SPEC = MODELS.registry().get("lm-transformer")
 
 
 def count(module: object) -> int:

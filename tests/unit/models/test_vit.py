@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.models import Batch, registry
+from paceline.models import MODELS, Batch
 from paceline.models._modules.torchvision_import import models
 from paceline.models._modules.transformer import PreNormBlock, Vit, drop_path
 from paceline.models.flops import forward_flops
@@ -91,7 +91,7 @@ def test_the_gradients_agree_with_torchvision() -> None:
 
 
 def test_it_has_the_published_parameters_and_the_flops_of_its_formula() -> None:
-    spec = registry().get("vit-base")
+    spec = MODELS.registry().get("vit-base")
     assert spec.parameters == 86_567_656  # torchvision documents the same
     tokens, hidden = 197, 768
     blocks = 12 * (2 * 12 * hidden**2 * tokens + 4 * tokens**2 * hidden)

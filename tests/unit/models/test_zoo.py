@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.models import ModelSpec, Workload, registry
+from paceline.models import MODELS, ModelSpec, Workload
 
 NAMES = """
 gpt2-small gpt2-medium gpt2-large gpt2-xl bert-base bert-large lstm lm-transformer asr-transformer
@@ -26,10 +26,10 @@ LARGER_SIBLINGS = """
 resnet101 resnet152 resnext101_32x8d wide_resnet50_2 wide_resnet101_2 densenet161 densenet169 densenet201
 vgg13 vgg16 vgg19 vgg13_bn vgg16_bn vgg19_bn
 """
-ALL = [pytest.param(spec, id=name) for name, spec in registry().entries.items()]
+ALL = [pytest.param(spec, id=name) for name, spec in MODELS.registry().entries.items()]
 TRAINED = [
     pytest.param(spec, id=name, marks=[pytest.mark.long] if name in LARGER_SIBLINGS.split() else [])
-    for name, spec in registry().entries.items()
+    for name, spec in MODELS.registry().entries.items()
 ]
 
 
@@ -44,13 +44,13 @@ def with_loss(workload: Workload) -> nn.ModuleList:
 
 
 def test_every_model_is_listed_and_no_module_is_broken() -> None:
-    assert set(registry().entries) >= set(NAMES.split())
-    assert registry().broken == []
+    assert set(MODELS.registry().entries) >= set(NAMES.split())
+    assert MODELS.registry().broken == []
 
 
 def test_listing_imports_no_torch() -> None:
     code = (
-        "import sys; from paceline.models import registry; names = registry().entries; import paceline.models.flops;"
+        "import sys; from paceline.models import MODELS, flops; names = MODELS.registry().entries;"
         "heavy = {'torch', 'torchvision', 'transformers', 'numpy'} & set(sys.modules);"
         "assert len(names) >= 42 and not heavy, heavy"
     )
@@ -114,7 +114,7 @@ def test_one_training_step_and_one_inference_step(spec: ModelSpec) -> None:
     ],
 )
 def test_the_first_rows_do_not_depend_on_the_batch_size(name: str, scale: str) -> None:
-    spec = registry().get(name)
+    spec = MODELS.registry().get(name)
     with torch.device("meta"):
         workload = spec.build(scale)  # type: ignore[arg-type]
     large = workload.make_batch(7, generator(3))
@@ -128,7 +128,7 @@ def test_the_first_rows_do_not_depend_on_the_batch_size(name: str, scale: str) -
 
 
 def test_batches_are_made_on_the_cpu_also_where_another_device_is_the_default() -> None:
-    workload = registry().get("resnet18").build("tiny")
+    workload = MODELS.registry().get("resnet18").build("tiny")
     source = generator()
     with torch.device("meta"):
         batch = workload.make_batch(2, source)
@@ -154,11 +154,11 @@ def halves_its_loss(workload: Workload, steps: int, rate: float) -> bool:
 
 @pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "lm-transformer", "asr-transformer"])
 def test_the_model_learns_one_batch(name: str) -> None:
-    assert halves_its_loss(registry().get(name).build("tiny"), steps=60, rate=3e-3)
+    assert halves_its_loss(MODELS.registry().get(name).build("tiny"), steps=60, rate=3e-3)
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:
-    spec = registry().get("gpt2-small")
+    spec = MODELS.registry().get("gpt2-small")
     torch.manual_seed(5)
     first = spec.build("tiny").module.state_dict()
     torch.manual_seed(5)
@@ -168,7 +168,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 @pytest.mark.parametrize(("name", "weight", "heads"), [("googlenet", 0.3, 2), ("inception_v3", 0.4, 1)])
 def test_auxiliary_classifiers_enter_the_loss(name: str, weight: float, heads: int) -> None:
-    workload = registry().get(name).build("full")
+    workload = MODELS.registry().get(name).build("full")
     batch = workload.make_batch(2, generator())
     with torch.no_grad():
         output = workload.module.train()(*batch.inputs)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from paceline.core.errors import Unsupported
-from paceline.servers import _apps, registry
+from paceline.servers import SERVERS, _apps
 from paceline.servers._environment import Requirements, folder_of
 from paceline.servers._program import Program
 from paceline.servers.base import Need, Server
@@ -26,7 +26,7 @@ from support.refused import refused
 MODEL = "generated/fc:layers=2,width=16"
 LOCAL = Need(model=MODEL, allow_import=True)
 LLAMA = Need(model="generated/llama", allow_import=True)
-PYTHON = sorted(name for name, kind in registry().entries.items() if getattr(kind, "requirements", None))
+PYTHON = sorted(name for name, kind in SERVERS.registry().entries.items() if getattr(kind, "requirements", None))
 NAMES = {
     "bentoml",
     "embedded",
@@ -60,21 +60,21 @@ def settings_of(kind: type[Server], **more: Any) -> Any:
 
 
 def test_all_of_them_are_found() -> None:
-    assert set(registry().entries) >= NAMES
-    assert registry().broken == []
+    assert set(SERVERS.registry().entries) >= NAMES
+    assert SERVERS.registry().broken == []
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_server_says_quickly_and_in_one_sentence_why_it_cannot_start(name: str) -> None:
     begin = time.monotonic()
-    missing = registry().get(name).missing()
+    missing = SERVERS.registry().get(name).missing()
     assert time.monotonic() - begin < 1
     assert missing is None or (len(missing.splitlines()) == 1 and len(missing) < 200)
 
 
 @pytest.mark.parametrize("name", ["mlserver", "litserve", "bentoml", "ray-serve", "transformers-serve"])
 def test_what_is_not_installed_names_the_command_that_installs_it(name: str, tmp_path: Path) -> None:
-    kind = registry().get(name)
+    kind = SERVERS.registry().get(name)
     assert kind.missing() == f"{name} is not installed; run: paceline servers install {name}"
     server = kind(settings_of(kind), need_of(kind), tmp_path, print)
     with pytest.raises(Unsupported, match=f"paceline servers install {name}"):
@@ -86,7 +86,7 @@ def test_what_is_not_installed_names_the_command_that_installs_it(name: str, tmp
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_pinned_packages_are_pinned(name: str) -> None:
-    kind = registry().get(name)
+    kind = SERVERS.registry().get(name)
     assert issubclass(kind, Program)
     assert kind.requirements is not None
     assert kind.requirements.server == name
@@ -96,7 +96,7 @@ def test_pinned_packages_are_pinned(name: str) -> None:
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_an_interpreter_is_not_named_from_the_network(name: str) -> None:
-    kind = registry().get(name)
+    kind = SERVERS.registry().get(name)
     with refused("not-from-network", key="server.python", value=sys.executable):
         kind.check(settings_of(kind, python=sys.executable), Need(model=need_of(kind).model))
 
@@ -140,14 +140,14 @@ def test_a_half_made_environment_is_not_taken_for_a_whole_one() -> None:
 
 
 def test_onnx_runtime_for_the_cpu_is_not_asked_to_use_a_gpu() -> None:
-    kind = registry().get("mlserver")
+    kind = SERVERS.registry().get("mlserver")
     with refused("needs-cpu", key="target", suggestion="cpu"):
         kind.check(settings_of(kind), Need(model=MODEL, device="cuda:0"))
     kind.check(settings_of(kind, python=sys.executable), Need(model=MODEL, device="cuda:0", allow_import=True))
 
 
 def test_a_language_model_is_a_folder_or_generated(tmp_path: Path) -> None:
-    kind = registry().get("transformers-serve")
+    kind = SERVERS.registry().get("transformers-serve")
     settings = settings_of(kind)
     kind.check(settings, Need(model="generated/llama:layers=1"))
     with refused("not-from-network", key="model"):
@@ -162,7 +162,7 @@ def test_a_language_model_is_a_folder_or_generated(tmp_path: Path) -> None:
 
 def commands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, need: Need, **settings: Any) -> list[str]:
     """What would be started; the software itself is not there."""
-    kind = registry().get(name)
+    kind = SERVERS.registry().get(name)
     monkeypatch.setenv(f"PACELINE_{name.upper().replace('-', '_')}_PYTHON", sys.executable)
     server = kind(settings_of(kind, **settings), need, tmp_path, lambda _: None)
     server.prepare()

@@ -18,7 +18,7 @@ from paceline.core.network import FromNetwork, is_closed, never_taken, rule_of
 from paceline.core.parameters import Parameters
 from paceline.core.suite import Here, Suite, expand
 from paceline.runner.suite_file import shipped
-from paceline.servers import registry as servers
+from paceline.servers import SERVERS
 from paceline.service import admission
 from paceline.service.jobs import MachineNeeds
 from support.refused import refused
@@ -124,7 +124,7 @@ def _is_model(annotation: Any) -> bool:
 def test_every_text_of_every_benchmark_is_judged() -> None:
     """A new parameter that takes a text comes up here: it is refused until its field says what it takes."""
     known = [field for name, one in BENCHMARKS.registry().entries.items() for field in _fields(one.Parameters, name)]
-    known += [field for one in servers().entries.values() for field in _fields(one.Settings, "serve.server")]
+    known += [field for one in SERVERS.registry().entries.values() for field in _fields(one.Settings, "serve.server")]
     texts = {path: field for path, field in known if not is_closed(field.annotation)}
     paths = {path for path, field in texts.items() if "Path" in str(field.annotation)}
     assert {path for path, field in texts.items() if rule_of(field) is None} - paths == set()

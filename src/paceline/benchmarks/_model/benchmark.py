@@ -135,9 +135,9 @@ class ModelBenchmark(Benchmark[P]):
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """What the first step would otherwise import again in every case."""
-        from paceline.models import registry
+        from paceline.models import MODELS
 
-        spec = registry().entries.get(str(parameters.get("model")))
+        spec = MODELS.registry().entries.get(str(parameters.get("model")))
         # The first optimizer step imports the compiler, whether it compiles or not.
         common = ("torch._dynamo", "torch.utils.flop_counter", "torch.nn.parallel")
         fp8 = ("torchao.float8",) if str(parameters.get("precision")).startswith("fp8") else ()

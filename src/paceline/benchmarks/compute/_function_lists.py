@@ -131,9 +131,9 @@ class FunctionListBenchmark(Benchmark[P]):
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        from paceline.models import registry
+        from paceline.models import MODELS
 
-        specs = [registry().entries.get(str(name)) for name in parameters.get("models", ())]
+        specs = [MODELS.registry().entries.get(str(name)) for name in parameters.get("models", ())]
         names = ["torch", "torch.utils.flop_counter"]
         if parameters.get("file") is None:
             names += [name for spec in specs if spec for name in spec.imports]

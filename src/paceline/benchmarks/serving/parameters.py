@@ -24,7 +24,7 @@ from paceline.load.request import Wire
 from paceline.load.trace import Trace
 from paceline.models.user import MODEL_NAME
 from paceline.remote.hosts import SSH, RemoteShell
-from paceline.servers import registry
+from paceline.servers import SERVERS
 from paceline.servers.base import Need, ServerSettings
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}  # of the requests, by percentile
@@ -154,7 +154,7 @@ class ServerChoice(Parameters):
 
     def whole(self) -> ServerSettings:
         """All settings, as the server itself defines them."""
-        server = registry().get(self.kind)
+        server = SERVERS.registry().get(self.kind)
         with located(f"server '{self.kind}'"):
             return server.Settings.read(self.model_dump())
 
@@ -164,7 +164,7 @@ class ServerChoice(Parameters):
         named = values.get("kind", cls.model_fields["kind"].default)
         fields: dict[str, FieldInfo] = {}
         for kind in named if isinstance(named, list) else [named]:
-            server = registry().entries.get(str(kind))
+            server = SERVERS.registry().entries.get(str(kind))
             fields |= server.Settings.model_fields if server is not None else {}
         return {name: field for name, field in fields.items() if name not in cls.model_fields}
 
@@ -266,7 +266,7 @@ class ServeParameters(Parameters):
     @property
     def chosen_wire(self) -> Wire:
         """How requests travel."""
-        return self.wire or registry().get(self.server.kind).wires[0]
+        return self.wire or SERVERS.registry().get(self.server.kind).wires[0]
 
     def need(self, device: str, *, allow_import: bool) -> Need:
         """What the server has to serve."""

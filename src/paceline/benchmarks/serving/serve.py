@@ -31,7 +31,7 @@ from paceline.machine import conditions
 from paceline.machine.profile import price_of
 from paceline.models.user import check_model
 from paceline.remote.hosts import LOCAL
-from paceline.servers import registry
+from paceline.servers import SERVERS
 from paceline.servers.base import Server, ServerFailed
 
 LENGTHS = ("duration", "requests")  # of a load: how long it is
@@ -63,7 +63,7 @@ class Serve(Benchmark[ServeParameters]):
     @classmethod
     def check(cls, parameters: ServeParameters, case: Case) -> None:
         """Refuse unknown models, instances and wires before anything starts."""
-        server = registry().get(parameters.server.kind)
+        server = SERVERS.registry().get(parameters.server.kind)
         if parameters.chosen_wire not in server.wires:
             message = f"server '{server.name}' speaks {', '.join(server.wires)}, not {parameters.wire}"
             raise InputError("wire-not-spoken", message, key="wire", value=parameters.wire)

@@ -32,7 +32,7 @@ from paceline.load.request import Endpoint
 from paceline.load.trace import Trace
 from paceline.machine import conditions
 from paceline.machine.conditions import Conditions
-from paceline.servers import registry
+from paceline.servers import SERVERS
 from paceline.servers.base import Server, ServerFailed
 
 SAMPLE_SECONDS = 0.25
@@ -172,7 +172,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
     """Everything up to the first measured request; the server ends with the block."""
     placement = CpuPlacement.of_machine(parameters.workers)
     load = parameters.load
-    kind = registry().get(parameters.server.kind)
+    kind = SERVERS.registry().get(parameters.server.kind)
     need = parameters.need(context.target, allow_import=context.case.origin == "local")
 
     def say(phase: str) -> None:

@@ -16,7 +16,7 @@ from paceline.benchmarks.compute.blas_functions import BlasFunctions, BlasFuncti
 from paceline.benchmarks.compute.dnn_functions import ConvolutionFunction, DnnFunctions, DnnFunctionsParameters
 from paceline.core.case import Case
 from paceline.core.errors import Unsupported
-from paceline.models import registry
+from paceline.models import MODELS
 from paceline.models.base import Batch, ModelSpec, Workload
 from paceline.models.flops import count_flops
 from support.refused import refused
@@ -30,14 +30,14 @@ def case(origin: Any = "local") -> Case:
 @pytest.mark.parametrize("scale", ["full", "tiny"])
 def test_the_products_of_a_transformer_are_all_of_its_work(name: str, scale: Any) -> None:
     """The list is complete: its work is what counting the model's operators gives."""
-    spec = registry().get(name)
+    spec = MODELS.registry().get(name)
     found = trace(spec, scale, 1, BlasFunctions().recognise)
     assert sum(count * function.work for function, count in found.items()) == count_flops(spec, scale)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnext50_32x4d", "mobilenet_v2"])
 def test_the_convolutions_and_products_of_a_classifier_are_all_of_its_work(name: str) -> None:
-    spec = registry().get(name)
+    spec = MODELS.registry().get(name)
     found = {
         **trace(spec, "tiny", 1, BlasFunctions().recognise),
         **trace(spec, "tiny", 1, DnnFunctions().recognise),
@@ -46,7 +46,7 @@ def test_the_convolutions_and_products_of_a_classifier_are_all_of_its_work(name:
 
 
 def test_equal_calls_are_one_function_that_is_counted() -> None:
-    found = trace(registry().get("gpt2-small"), "full", 1, BlasFunctions().recognise)
+    found = trace(MODELS.registry().get("gpt2-small"), "full", 1, BlasFunctions().recognise)
     head = GemmFunction(m=1024, n=50257, k=768, transpose_b=True)
     expand = GemmFunction(m=1024, n=4 * 768, k=768, transpose_b=True)
     scores = GemmFunction(m=1024, n=1024, k=64, batch=12, transpose_b=True)
@@ -55,7 +55,7 @@ def test_equal_calls_are_one_function_that_is_counted() -> None:
 
 def test_a_larger_batch_makes_the_products_of_its_samples_one_taller_product() -> None:
     alone, together = (
-        trace(registry().get("bert-large"), "tiny", batch, BlasFunctions().recognise) for batch in (1, 3)
+        trace(MODELS.registry().get("bert-large"), "tiny", batch, BlasFunctions().recognise) for batch in (1, 3)
     )
     assert max(function.m for function in together) == 3 * max(function.m for function in alone)
     total = [sum(count * function.work for function, count in found.items()) for found in (alone, together)]
@@ -92,7 +92,7 @@ def test_a_convolution_is_read_with_all_that_makes_it() -> None:
 
 def test_a_recurrent_model_is_refused() -> None:
     with pytest.raises(Unsupported, match="recurrent layer is one kernel"):
-        trace(registry().get("lstm"), "tiny", 1, BlasFunctions().recognise)
+        trace(MODELS.registry().get("lstm"), "tiny", 1, BlasFunctions().recognise)
 
 
 def test_the_functions_with_the_most_work_in_all_their_calls_are_kept() -> None:

@@ -19,7 +19,7 @@ from paceline.load.kserve import ProtocolError
 from paceline.load.parameters import Distribution, RequestParameters
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import TensorSpec
-from paceline.servers import registry as servers
+from paceline.servers import SERVERS
 from paceline.servers.base import Artifact
 from support.refused import refused
 
@@ -155,7 +155,7 @@ def test_binary_requests_say_where_their_json_ends() -> None:
 
 
 def test_only_a_server_that_never_splits_a_request_bounds_its_samples() -> None:
-    known = servers().entries
+    known = SERVERS.registry().entries
 
     def most(kind: str, **settings: Any) -> int | None:
         return known[kind].most_samples(known[kind].Settings(kind=kind, **settings))
