@@ -26,7 +26,7 @@ import click
 import numpy as np
 
 from paceline.analysis.simulation import BASELINE, OURS, measure
-from paceline.benchmarks import registry
+from paceline.core.benchmark import BENCHMARKS
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
 from paceline.service.job_store import UNFINISHED, list_jobs
@@ -73,9 +73,7 @@ class Followers:
         self._of(follower).cancel(job_id, attempt)
 
     def close(self) -> None:
-        """End whatever still measures."""
-        for worker in self._workers.values():
-            worker.close()
+        """Nothing measures any more: every job was waited for."""
 
     def _of(self, follower: str) -> Worker:
         if follower not in self._workers:
@@ -109,7 +107,7 @@ def main() -> None:
     with known_plugin(), ExitStack() as opened, ThreadPoolExecutor(len(policies)) as pool:
         folders = [Path(opened.enter_context(tempfile.TemporaryDirectory())) for _ in policies]
         stores = [opened.enter_context(open_store(folder / "store.db")) for folder in folders]
-        registry()  # before the two of them import the same modules
+        BENCHMARKS.registry()  # before the two of them import the same modules
         done = dict(zip(policies, pool.map(partial(led, wanted), policies, folders, stores), strict=True))
     click.echo(f"{FOLLOWERS} followers, {JOBS} jobs; mean completion time in seconds\n")
     click.echo(f"{'':36} {BASELINE:>12} {OURS:>12} {'ratio':>8}")

@@ -14,8 +14,7 @@ import numpy as np
 from bench.ratio import Ratio
 from paceline.analysis.simulation import OURS
 from paceline.service.scheduler import events
-from paceline.service.scheduler.cluster import ClusterState
-from paceline.service.scheduler.state import Demand, Follower, Needs, SchedulerDevice
+from paceline.service.scheduler.state import ClusterState, Demand, Follower, Needs, SchedulerDevice
 from paceline.service.simulate import POLICIES, Fleet, generate
 
 LIVE = ((100, 1_000), (1_000, 10_000), (10_000, 100_000))  # followers, jobs that wait

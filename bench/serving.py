@@ -75,4 +75,4 @@ def _closed(users: int) -> LoadParameters:
 def _case(model: str, server: dict[str, Any], users: int) -> tuple[ServeParameters, Context]:
     asked = {"model": model, "server": server, "wire": "kserve-json", "load": _closed(users), "warm_up": 1.0}
     case = Case(index=0, benchmark="serve", parameters={}, title="bench")
-    return ServeParameters.read(asked, "bench"), Context(case=case)
+    return ServeParameters.read(asked), Context(case=case)

@@ -129,7 +129,7 @@ def test_a_program_gets_one_json_object_per_line_that_tells_the_whole_story(sand
     said = events(done.stdout)
     kinds = [event["event"] for event in said]
     assert kinds[:2] == ["run_started", "case_started"]
-    assert kinds[2:-2] == ["case_progress"] * 4
+    assert kinds[2:-2] == ["case_progress"] * 5  # preparing, then each step
     assert kinds[-2:] == ["case_ended", "run_ended"]
     (record,) = ended(said)
     assert record.outcome is Outcome.OK

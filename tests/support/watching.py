@@ -36,9 +36,13 @@ class Watched:
             with suppress(ValueError):  # the last line of a killed runner may be torn
                 self.said += events(line)
 
-    def wait_for(self, event: str, **words: Any) -> bool:
-        """Until it was said; False when the runner ended before."""
-        while not any(found["event"] == event and words.items() <= found.items() for found in list(self.said)):
+    def wait_for(self, event: str, **fields: Any) -> bool:
+        """Until it was said, and of a case's progress what it measures; False when the runner ended before."""
+
+        def is_meant(said: dict[str, Any]) -> bool:
+            return said["event"] == event and fields.items() <= said.items() and said.get("phase") != "preparing"
+
+        while not any(map(is_meant, list(self.said))):
             if not self._reader.is_alive():
                 return False
             time.sleep(0.001)

@@ -117,12 +117,9 @@ class FcShape(Shape):
         return self.layers * (self.width + 1) * self.width, 2 * self.layers * self.width**2
 
     def build(self) -> tuple[nn.Module, tuple[int, ...]]:
-        from torch import nn
+        from paceline.models._modules.generated import FcClassifier
 
-        from paceline.models._modules.generated import StackClassifier
-
-        layers = (nn.Linear(self.width, self.width) for _ in range(self.layers))
-        return StackClassifier(layers, self.width, CLASSES), (self.width,)
+        return FcClassifier(**asdict(self), classes=CLASSES), (self.width,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +150,10 @@ class CnnShape(Shape):
         return weights + self.layers * self.width, 2 * self.image**2 * weights
 
     def build(self) -> tuple[nn.Module, tuple[int, ...]]:
-        from torch import nn
+        from paceline.models._modules.generated import CnnClassifier
 
-        from paceline.models._modules.generated import StackClassifier
-
-        inputs = [CHANNELS] + [self.width] * (self.layers - 1)
-        layers = (nn.Conv2d(count, self.width, self.kernel, padding=self.kernel // 2) for count in inputs)
-        return StackClassifier(layers, self.width, CLASSES), (CHANNELS, self.image, self.image)
+        sizes = {"layers": self.layers, "width": self.width, "kernel": self.kernel}
+        return CnnClassifier(**sizes, channels=CHANNELS, classes=CLASSES), (CHANNELS, self.image, self.image)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,7 @@ def install(monkeypatch: pytest.MonkeyPatch, unsupported: tuple[str, ...] = ()) 
     fake = FakeAmdSmi(unsupported)
     monkeypatch.setitem(sys.modules, "amdsmi", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(KIND, "_opened", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]  # this machine may have NVIDIA's
     for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return fake

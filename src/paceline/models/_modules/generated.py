@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
@@ -23,22 +21,36 @@ class LstmClassifier(nn.Module):
         return self.classifier(outputs[:, -1])  # type: ignore[no-any-return]
 
 
-class StackClassifier(nn.Module):
-    """Vectors [batch, width], or images [batch, channels, height, width], to logits [batch, classes].
+class FcClassifier(nn.Module):
+    """Vectors [batch, width] to logits [batch, classes]."""
 
-    The layers follow one another; they keep the size of what they take in, and the last gives `width` features.
-    """
-
-    def __init__(self, layers: Iterable[nn.Module], width: int, classes: int) -> None:
+    def __init__(self, *, layers: int, width: int, classes: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
         self.classifier = nn.Linear(width, classes)
         self.apply(keep_variance)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, vectors: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x).relu()
-        return self.classifier(x.mean(dim=(2, 3)) if x.dim() == 4 else x)  # type: ignore[no-any-return]
+            vectors = layer(vectors).relu()
+        return self.classifier(vectors)  # type: ignore[no-any-return]
+
+
+class CnnClassifier(nn.Module):
+    """Images [batch, channels, height, width] to logits [batch, classes]; every layer keeps the image's size."""
+
+    def __init__(self, *, layers: int, width: int, kernel: int, channels: int, classes: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Conv2d(width if layer else channels, width, kernel, padding=kernel // 2) for layer in range(layers)
+        )
+        self.classifier = nn.Linear(width, classes)
+        self.apply(keep_variance)
+
+    def forward(self, images: Tensor) -> Tensor:
+        for layer in self.layers:
+            images = layer(images).relu()
+        return self.classifier(images.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 class TransformerClassifier(nn.Module):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.servers._embedded.app import ServerConfiguration
-from paceline.servers.base import Artifact
 from paceline.servers.embedded import Embedded
 
 
@@ -15,5 +13,11 @@ class Wrong(Embedded):
     name = "wrong"
     summary = "answers wrongly"
 
-    def _configuration(self, artifact: Artifact) -> ServerConfiguration:
-        return super()._configuration(replace(artifact, seed=artifact.seed + 1))
+    def _command(self) -> list[str]:
+        right = self.artifact
+        assert right is not None
+        self.artifact = replace(right, seed=right.seed + 1)
+        try:
+            return super()._command()
+        finally:
+            self.artifact = right
