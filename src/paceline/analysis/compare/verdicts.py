@@ -106,7 +106,8 @@ class ComparisonVerdict(StrEnum):
     NONE = "no ratio"  # a value is zero, negative or not a number
 
 
-class ComparisonRow(NamedTuple):
+@dataclass(frozen=True)
+class ComparisonRow:
     """One metric of one case on both sides."""
 
     label: str
@@ -120,7 +121,7 @@ class ComparisonRow(NamedTuple):
     warnings: tuple[tuple[str, ...], tuple[str, ...]]  # kinds, of each side
     is_significant: bool  # among all ratios that were judged with it
 
-    @property
+    @cached_property
     def verdict(self) -> ComparisonVerdict:
         """What the ratio comes to."""
         if self.ratio.value is None:
@@ -138,7 +139,7 @@ class ComparisonRow(NamedTuple):
         """Whether it is called a change."""
         return self.verdict in (ComparisonVerdict.BETTER, ComparisonVerdict.WORSE, ComparisonVerdict.CHANGED)
 
-    @property
+    @cached_property
     def gain(self) -> float | None:
         """The ratio turned so that more than 1 is better; None where neither direction is, or there is no ratio."""
         if not self.ratio.value or self.metric.better is Better.NEITHER:

@@ -79,7 +79,7 @@ def ordered(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
 
 def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
     """The one sentence that leads."""
-    rows = pairing.rows
+    rows = ordered(pairing.rows)
     if len(rows) == 1 and not pairing.broken:
         (row,) = rows
         sides = f"{pairing.new.name} against {pairing.reference.name}: " if is_paired else ""
@@ -90,7 +90,7 @@ def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
     parts = []
     of = f" of {len(rows)}"
     for verdict, word in _WORDS.items():
-        matches = [row for row in ordered(rows) if row.verdict is verdict]
+        matches = [row for row in rows if row.verdict is verdict]
         if matches:
             most = f"{one_line(matches[0].label)}, {change_words(matches[0])}"
             parts.append(f"{len(matches)}{of} {word} ({'most of all ' if len(matches) > 1 else ''}{most})")
