@@ -166,5 +166,8 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values on the top level, by names like `server.kind`."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        if isinstance(value, Mapping):
+            flat |= flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat

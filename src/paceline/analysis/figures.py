@@ -20,6 +20,8 @@ MOST_SETTINGS = 3  # more of them are not a name
 def unique_labels(cases: Sequence[Case]) -> list[str]:
     """A name for each case that no other of them has; says no more than it must."""
     labels = [plain_label(case) for case in cases]
+    if len(set(labels)) == len(labels):  # as usual, and there may be ten thousand
+        return labels
     labels = _extended(labels, [f"on {case.target}" for case in cases])
     labels = _extended(labels, [f"#{case.repeat}" for case in cases])
     labels = _extended(labels, _settings_apart(cases, labels))

@@ -179,8 +179,8 @@ def _flat(parameters: Mapping[str, Any]) -> dict[str, Hashable]:
     """Every parameter on the top level; the knobs of a generated model are parameters, too."""
     flat: dict[str, Hashable] = {}
     for name, value in flattened(parameters).items():
-        flat[name] = value if isinstance(value, Hashable) else json.dumps(value, default=str)
-        is_model = isinstance(value, str) and name.rpartition(".")[2] == "model"
+        flat[name] = json.dumps(value, default=str) if isinstance(value, list | set) else value
+        is_model = isinstance(value, str) and name.endswith("model")
         if is_model and (knobs := _GENERATED.fullmatch(value)):
             flat[name] = knobs[1]
             settings = (setting.partition("=") for setting in knobs[2].split(","))

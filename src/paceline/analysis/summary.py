@@ -195,9 +195,12 @@ class RunSummary:
         """All cases, or of very many those that a reader would look at first: not ok, uncertain, leading."""
         if len(self.rows) <= limit:
             return self.rows
+        return tuple(sorted(self._by_notice[:limit], key=lambda row: row.case.index))
+
+    @cached_property
+    def _by_notice(self) -> list[CaseRow]:
         leaders = {group.best.case.index for group in self.groups}
-        ordered = sorted(self.rows, key=lambda row: (row.ok, not row.warnings, row.case.index not in leaders))
-        return tuple(sorted(ordered[:limit], key=lambda row: row.case.index))
+        return sorted(self.rows, key=lambda row: (row.ok, not row.warnings, row.case.index not in leaders))
 
     def marks(self, row: CaseRow) -> str:
         """The marks of one row's warnings."""
@@ -249,8 +252,10 @@ def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
         if row.ok and row.headline is not None and math.isfinite(row.headline.value):
             # That one model is faster than another is not news; that one way to run it is, is.
             layout = layout_of(row.record)
-            given = row.case.parameters | ({"model": layout.model, "layers": layout.layers} if layout else {})
-            work = [str(given.get(name, "")) for name in _WORK]
+            parameters = row.case.parameters
+            if layout is not None:
+                parameters = parameters | {"model": layout.model, "layers": layout.layers}
+            work = [str(parameters.get(name, "")) for name in _WORK]
             key = (row.case.benchmark, row.headline.name, row.headline.unit, *work)
             groups.setdefault(key, []).append((row.headline, row))
     made = []
