@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import GENEROUS, Sandbox
+from support.cli import GENEROUS, Sandbox, sandbox_in
 
 ONE_FILE = Path(__file__).parents[1] / "data" / "one_file"
 HERE = {"PYTHONPATH": str(ONE_FILE)}
 
 
-@pytest.fixture
-def measured(sandbox: Sandbox) -> Sandbox:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A store with a run of a suite that has the plug-in's benchmark in it."""
-    suite = sandbox.suite({"benchmark": "dot", "length": [100, 200]}, {"benchmark": "gemm", "size": 32, "steps": 3})
-    done = sandbox.run("run", suite, "--report", "report.html", env=HERE)
-    assert done.returncode == 0, done.stderr
-    return sandbox
+    with sandbox_in(tmp_path_factory.mktemp("one-file") / "sandbox") as sandbox:
+        suite = sandbox.suite({"benchmark": "dot", "length": [100, 200]}, {"benchmark": "gemm", "size": 32, "steps": 3})
+        done = sandbox.run("run", suite, "--report", "report.html", env=HERE)
+        assert done.returncode == 0, done.stderr
+        yield sandbox
 
 
 def test_it_is_listed_and_explained(sandbox: Sandbox) -> None:

@@ -53,8 +53,8 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {
         mesh(2, 2, 2, micro_batch=2) | FSDP,
     ],
 }
-# The others take minutes: these are a data, a tensor, a pipeline and a sharded layout, and two faults.
-SHORT = ("gpt2 alone", "gpt2 0", "gpt2 1", "gpt2 2", "bert alone", "bert 0", "scale", "raise")
+# The others take minutes: these are a data, a tensor, a pipeline and a sharded layout, and one wrong gradient.
+SHORT = ("gpt2 alone", "gpt2 0", "gpt2 1", "gpt2 2", "bert alone", "bert 0", "scale")
 WRONG = {
     "scale": mesh(1, 1, 2, micro_batch=2),
     "weight": mesh(2, 1, 1, micro_batch=4),
@@ -95,7 +95,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterat
         cases = {name: cases[name] for name in SHORT}
     with sandbox_in(tmp_path_factory.mktemp("parallel") / "sandbox") as sandbox:
         done = sandbox.run("run", sandbox.suite(*cases.values()), "--no-report", timeout=580)
-        assert done.returncode == 1, done.stdout + done.stderr  # some are made to fail
+        assert done.returncode == int(with_long), done.stdout + done.stderr  # some long ones are made to fail
         assert sandbox.left_behind() == []
         yield dict(zip(cases, sandbox.load().records, strict=True))
 

@@ -51,8 +51,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="module")
-def poisson(place: Sandbox) -> Record:
-    """A load at a fixed rate, asked for by flags alone."""
+def poisson(place: Sandbox, with_long: bool) -> Record:
+    """A load at a fixed rate, asked for by flags alone; with long tests, the load generator is calibrated first."""
+    if not with_long:
+        remember_the_ceiling(place)
     asked = ("--load.rate", "30", "--load.duration", "2s", "--server.engine", "onnxruntime", "--slo", "{p50: 2s}")
     server = ("--server.max-batch", "4", "--server.max-delay", "1ms", "--warm-up", "300ms", "--price", "3.6")
     model = ("--model", MODEL, "--scale", "tiny")

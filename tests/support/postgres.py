@@ -79,14 +79,17 @@ def postgres_server() -> Iterator[PostgresServer]:
     if programs is None or (os.geteuid() == 0 and not _has_user("postgres")):
         pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
     # Not under pytest's directories: another user may not enter them, and the path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="paceline-postgres-", dir="/tmp") as home:
-        server = PostgresServer(programs, Path(home))
+    home = tempfile.mkdtemp(prefix="paceline-postgres-", dir="/tmp")
+    server = PostgresServer(programs, Path(home))
+    try:
         server.create()
         server.start()
         try:
             yield server
         finally:
             server.stop()
+    finally:
+        subprocess.Popen(["rm", "-rf", home])  # hundreds of databases: seconds for which nobody need wait
 
 
 def _find_programs() -> Path | None:
