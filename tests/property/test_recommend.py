@@ -39,7 +39,7 @@ class Cell:
             readings={"p99": Reading(self.p99, 0.9 * self.p99, self.highest)},
             load=self.load,
             price=HourlyPrice(self.price, "stated") if self.price else None,
-            energy=Derived(Reading(self.joules), "J", ()) if self.joules else None,
+            energy=Derived(Reading(self.joules), ()) if self.joules else None,
         )
 
 

@@ -48,7 +48,6 @@ class Derived:
     """A figure that was computed, and from what."""
 
     reading: Reading
-    unit: str
     inputs: tuple[str, ...]
 
 
@@ -172,7 +171,7 @@ def energy_of(record: Record) -> Derived | None:
         energy = record.measurement(name)
         if energy is not None and math.isfinite(energy.value) and energy.value > 0:
             source = record.economy.energy_source
-            return Derived(Reading.of(energy), "J", (name, source) if source else (name,))
+            return Derived(Reading.of(energy), (name, source) if source else (name,))
     return None
 
 
@@ -181,7 +180,7 @@ def co2_of(energy: Derived | None, carbon: float | None) -> Derived | None:
     if energy is None or carbon is None:
         return None
     stated = f"carbon intensity {carbon:g} g/kWh, as you said"
-    return Derived(energy.reading.times(carbon / JOULES_PER_KWH), "g", (*energy.inputs, stated))
+    return Derived(energy.reading.times(carbon / JOULES_PER_KWH), (*energy.inputs, stated))
 
 
 def _amount(text: str) -> tuple[float | None, str]:

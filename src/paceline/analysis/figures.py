@@ -59,7 +59,7 @@ def show_parameter(value: Any) -> str:
 
 def shortened(names: Sequence[str], most: int = 3) -> str:
     """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more if names else "none"
 
 

@@ -65,7 +65,7 @@ def read_value(texts: Iterable[str]) -> Any:
     values: list[Any] = []
     for text in texts:
         if text.lstrip().startswith(("[", "{")):
-            from paceline.runner.suite_file import read_yaml
+            from paceline.core.yaml_text import read_yaml
 
             value = read_yaml(text, f"the value {text}")
             values.extend(value if isinstance(value, list) else [value])

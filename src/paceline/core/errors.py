@@ -66,12 +66,12 @@ class InputError(PacelineError):
 
 
 @contextmanager
-def located(where: str, *, case: int | None = None) -> Iterator[None]:
+def located(where: str, *, case: int | None = None, key: str | None = None) -> Iterator[None]:
     """Refusals from in here say where they are from."""
     try:
         yield
     except InputError as error:
-        raise error.within(where, case=case) from None
+        raise error.within(where, case=case, key=key) from None
 
 
 class StoreError(PacelineError):

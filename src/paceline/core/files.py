@@ -32,12 +32,18 @@ def _directory(variable: str, below_home: str, remedy: str) -> Path:
     return home / below_home / "paceline"
 
 
-def read_text(path: Path, what: str = "", *, key: str | None = None) -> str:
-    """The text of a file that the user named; `what` it is, such as "the baseline", is part of a refusal."""
+def read_text(path: Path, what: str = "", *, key: str | None = None, hint: str = "") -> str:
+    """The text of a file that the user named; `what` it is, such as "the baseline", is part of a refusal.
+
+    With a hint at what to do, a file that is not there is refused as such.
+    """
     name = f"{what} '{path}'".strip()
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
+        if hint and isinstance(error, FileNotFoundError):
+            message = f"there is no {name.removeprefix('the ')}; {hint}"
+            raise InputError("missing-file", message, key=key, value=str(path)) from None
         message = f"cannot read {name}: {error.strerror}"
         raise InputError("unreadable-file", message, key=key, value=str(path)) from None
     except UnicodeDecodeError:

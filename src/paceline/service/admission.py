@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from paceline.core.benchmark import BENCHMARKS, Benchmark
@@ -21,7 +20,8 @@ from paceline.core.errors import InputError, unknown
 from paceline.core.network import is_closed, rule_of, shorten
 from paceline.core.parameters import Parameters
 from paceline.core.suite import Suite, expand, only
-from paceline.runner.suite_file import read_yaml, shipped
+from paceline.core.yaml_text import read_yaml
+from paceline.runner.suite_file import shipped
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 
 MOST_CASES = 2_000
@@ -29,6 +29,7 @@ MOST_ENTRIES = 500  # of a suite, before its lists are expanded
 MOST_RANKS = 256
 LONGEST_CASE = 24 * 3600.0  # seconds until a case is ended
 LONGEST_TEXT = 4_000
+MOST_BYTES = 100 * 1024  # of a document in YAML
 MOST_VALUES = 20_000  # in a document, however they are nested
 MOST_COMBINATIONS = 20_000  # of the lists of one entry, whether they expand or not
 DEEPEST = 12
@@ -158,21 +159,11 @@ def check_document(document: object, overrides: Mapping[str, Any] | None = None,
         raise InputError("too-many-combinations", message, where=where, value=most)
 
 
-def check_yaml(text: str, *, takes_aliases: bool = False) -> None:
-    """Refuse YAML whose few characters expand to a lot; other mistakes are for its reader to report."""
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            if isinstance(event, yaml.AliasEvent) and not takes_aliases:
-                message = f"write out what '*{event.anchor}' stands for"
-                raise InputError("yaml-alias", message, where=f"line {line}", value=event.anchor)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                message = f"nested more than {DEEPEST} deep"
-                raise InputError("too-deep", message, where=f"line {line}")
-    except (yaml.YAMLError, ValueError):
-        return
+def read_document(text: str, where: str, *, takes_aliases: bool = True) -> Any:
+    """A document in YAML that somebody sent."""
+    return read_yaml(
+        text, where, most_bytes=MOST_BYTES, deepest=DEEPEST, most_values=MOST_VALUES, takes_aliases=takes_aliases
+    )
 
 
 def _refused_values(values: BaseModel, prefix: str = "") -> Iterator[tuple[str, object, str]]:

@@ -163,7 +163,7 @@ def test_a_budget_is_a_bound() -> None:
 
 
 def test_energy_ranks_where_it_was_counted() -> None:
-    counted = Derived(Reading(0.5), "J", ("energy_per_request",))
+    counted = Derived(Reading(0.5), ("energy_per_request",))
     found = answered([point("a", 9, 9, 20, energy=counted), point("b", 90, 90, 20)], by="energy")
     assert names(found) == ["a"]
 

@@ -421,7 +421,7 @@ def test_a_point_alone_stays_as_it_is_and_several_are_pooled() -> None:
     first = load_point(
         10.0, readings={"p50": Reading(1.0), "p99": Reading(2.0)}, warnings=("a", "b"), runs=("x",), requests=5
     )
-    energy = Derived(Reading(3.0, 2.0, 4.0), "J", ("counter",))
+    energy = Derived(Reading(3.0, 2.0, 4.0), ("counter",))
     second = load_point(
         20.0, readings={"p99": Reading(4.0)}, warnings=("b", "c"), runs=("y", "x"), energy=energy, requests=None
     )

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import InputError
+from paceline.core.yaml_text import read_yaml
 from paceline.runner import suite_file
-from paceline.runner.suite_file import load_suite, read_yaml, shipped
+from paceline.runner.suite_file import load_suite, shipped
 from support.refused import refused
 
 SUITE = "name: {}\ncases: [{{benchmark: copy}}]\n"
@@ -38,10 +39,13 @@ def test_yaml_is_read(text: str, expected: Any) -> None:
         ("a: 1\nb: [", "not-yaml", "s.yaml, line 2"),
         ("? [a]\n: 1", "not-yaml", "s.yaml, line 1"),
         ("? {a: 1}\n: 1", "not-yaml", "s.yaml, line 1"),
-        ("a: 2026-13-45", "not-yaml", "s.yaml"),
+        ("a: 2026-13-45", "not-yaml", "s.yaml, line 1"),
+        ("a: !!bool x", "not-yaml", "s.yaml, line 1"),
+        ("~: a\n~: b", "duplicate-key", "s.yaml, line 2"),
+        ("a: 1\nb: !mine 2", "forbidden-tag", "s.yaml, line 2"),
         ("a: \x00", "not-yaml", "s.yaml"),
-        ("&a {x: [*a]}", "not-yaml", "s.yaml, line 1"),
-        ("[" * 2_000, "too-deep", "s.yaml"),
+        ("&a {x: [*a]}", "endless-anchor", "s.yaml, line 1"),
+        ("[" * 2_000, "too-deep", "s.yaml, line 1"),
     ],
 )
 def test_a_mistake_is_refused_with_its_line(text: str, code: str, where: str) -> None:
@@ -91,7 +95,7 @@ def test_a_path_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name:
     path.write_text(SUITE.format("mine"))
     assert load_suite(name).name == "mine"
     path.write_bytes(b"\xff\xfe")
-    with refused("unreadable-file", value=name):
+    with refused("not-text", value=name):
         load_suite(name)
 
 

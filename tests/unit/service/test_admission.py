@@ -238,14 +238,15 @@ def test_a_deep_document_is_refused_before_it_is_walked() -> None:
     with refused("too-deep"):
         admission.check_document({"name": "x", "cases": [deep]})
     with refused("too-deep", where="line 1"):
-        admission.check_yaml("[" * 5000)
+        admission.read_document("[" * 5000, "")
 
 
 def test_yaml_that_unfolds_is_refused() -> None:
     with refused("yaml-alias", where="line 2", value="a"):
-        admission.check_yaml("x: &a [1, 2]\ny: [*a, *a]\n")
-    admission.check_yaml("x: [1, 2]\n")
-    admission.check_yaml("x: [1, 2")  # its reader says what is wrong
+        admission.read_document("x: &a [1, 2]\ny: [*a, *a]\n", "", takes_aliases=False)
+    assert admission.read_document("x: [1, 2]\n", "", takes_aliases=False) == {"x": [1, 2]}
+    with refused("too-many-bytes"):
+        admission.read_document("x: " + "y" * 102_400, "")
 
 
 def test_a_suite_has_so_many_cases_and_no_more() -> None:

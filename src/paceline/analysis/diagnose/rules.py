@@ -21,11 +21,11 @@ rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline.analysis.diagnose.criteria import Criterion, read_condition, read_lambda
@@ -34,94 +34,17 @@ from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.files import read_text
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Fraction
+from paceline.core.yaml_text import read_yaml
 
-MOST_BYTES = 256 * 1024
-DEEPEST = 30
-MOST_NODES = 20_000
 LONGEST_NUMBER = 30
-
-_TAG = "tag:yaml.org,2002:"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_document(text: str) -> Any:
-    """What a document holds: mappings, lists, text, numbers, true, false and null."""
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise InputError("too-many-bytes", f"a file of rules has at most {MOST_BYTES // 1024} KiB")
-    try:
-        _check_depth(text)
-        root = yaml.compose(text, Loader=_LOADER)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError("not-yaml", f"not valid YAML: {error.problem}", where=line) from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError("not-yaml", f"not valid YAML: {' '.join(str(error).split())}") from None
-    return _Builder().build(root) if root is not None else None
+    """What a document holds: mappings by text, lists, text, numbers, true, false and null."""
+    return read_yaml(text, most_bytes=256 * 1024, most_values=20_000, scalar=_scalar, key_of=str)
 
 
-def _check_depth(text: str) -> None:
-    """Look at the events alone, one by one: a nested document must not even be composed."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            raise InputError("too-deep", f"it is nested more than {DEEPEST} deep")
-        if count > 2 * MOST_NODES:
-            raise InputError("too-many-parts", f"it has more than {MOST_NODES:,} parts")
-
-
-class _Builder:
-    """Makes plain data of nodes; every alias counts as if it were written out."""
-
-    def __init__(self) -> None:
-        self.parts = 0
-        self.open: list[yaml.Node] = []  # from the root to the node that is being built
-
-    def build(self, node: yaml.Node) -> Any:
-        self.parts += 1
-        if self.parts > MOST_NODES:
-            raise InputError("too-many-parts", f"its aliases expand to more than {MOST_NODES:,} parts")
-        if node in self.open:
-            raise InputError("endless-anchor", "an anchor holds itself")
-        self.open.append(node)
-        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
-            value: Any = self.mapping(node)
-        elif isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
-            value = [self.build(item) for item in node.value]
-        elif isinstance(node, yaml.ScalarNode):
-            value = _scalar(node)
-        else:
-            raise _refused_tag(node)
-        self.open.pop()
-        return value
-
-    def mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
-        entries: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == f"{_TAG}merge":
-                value = self.build(value_node)
-                for one in value if isinstance(value, list) else [value]:
-                    if not isinstance(one, dict):
-                        message = "'<<' takes a mapping"
-                        raise InputError("not-a-mapping", message, where=_line(key_node), key="<<", value=one)
-                    merged = {**one, **merged}
-                continue
-            key = str(self.build(key_node))
-            if key in entries:
-                raise InputError("duplicate-key", f"duplicate key '{key[:80]}'", where=_line(key_node), key=key)
-            entries[key] = self.build(value_node)
-        return {**merged, **entries}
-
-
-def _scalar(node: yaml.ScalarNode) -> Any:
-    text: str = node.value
-    kind = node.tag.removeprefix(_TAG)
-    if kind in ("str", "timestamp"):
-        return text
+def _scalar(kind: str, text: str) -> Any:
     if kind == "null":
         return None
     if kind == "bool":
@@ -129,22 +52,11 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if kind in ("int", "float"):
         if len(text) > LONGEST_NUMBER:
             message = f"a number has at most {LONGEST_NUMBER} digits"
-            raise InputError("too-many-digits", message, where=_line(node), value=text)
-        plain = text.replace("_", "")
-        try:
+            raise InputError("too-many-digits", message, value=text)
+        with suppress(ValueError):  # 0x10, 1:30, .inf: nobody means these in a rule
+            plain = text.replace("_", "")
             return int(plain, 10) if kind == "int" else float(plain)
-        except ValueError:  # 0x10, 1:30, .inf: nobody means these in a rule
-            return text
-    raise _refused_tag(node)
-
-
-def _refused_tag(node: yaml.Node) -> InputError:
-    message = f"the tag '{node.tag[:80]}' is not allowed; write plain YAML"
-    return InputError("forbidden-tag", message, where=_line(node), value=node.tag)
-
-
-def _line(node: yaml.Node) -> str:
-    return f"line {node.start_mark.line + 1}"
+    return text
 
 
 _FUNCTIONS: dict[str, Check] = {

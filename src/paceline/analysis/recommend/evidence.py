@@ -126,7 +126,7 @@ def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
         first,
         throughput=hull([one.throughput for one in members]),
         readings={name: hull([one.readings[name] for one in members]) for name in names},
-        energy=Derived(hull([one.reading for one in energies]), "J", energies[0].inputs) if energies else None,
+        energy=Derived(hull([one.reading for one in energies]), energies[0].inputs) if energies else None,
         warnings=tuple(dict.fromkeys(kind for one in members for kind in one.warnings)),
         runs=tuple(dict.fromkeys(run for one in members for run in one.runs)),
         requests=sum(one.requests or 0 for one in members) or None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from paceline.analysis.figures import plain_label
+from paceline.analysis.figures import unique_labels
 from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, find_changes
 from paceline.core.case import Case
 from paceline.core.environment import Driver, Environment, Git
@@ -211,7 +211,8 @@ def history(runs: Iterable[RunRecords], metric: str) -> History:
                 groups.setdefault(key, []).append(_CaseValue(records.run, record, measurement))
         counted.add(records.run.id)
     long = {key: values for key, values in groups.items() if len({one.run.id for one in values}) > 1}
-    labels = _labels({values[-1].record.case.key: values[-1].record.case for values in long.values()})
+    cases = {values[-1].record.case.key: values[-1].record.case for values in long.values()}
+    labels = dict(zip(cases, unique_labels(list(cases.values())), strict=True))
     # What a run's environment says is read once, however many cases it has.
     environments = {one.run.id: one.run.environment for values in long.values() for one in values}
     facts = {run: (*commit(one), fingerprint(one), settings(one)) for run, one in environments.items()}
@@ -272,16 +273,3 @@ def _shift(change: Change, points: Sequence[TrendPoint], better: Better, as_rati
         first=first,
         changed=differences(before.settings, points[change.until].settings),
     )
-
-
-def _labels(cases: Mapping[str, Case]) -> dict[str, str]:
-    """A name for each case; what distinguishes namesakes is added."""
-    plain = {key: plain_label(case) for key, case in cases.items()}
-    traits = {key: {"target": case.target, "ranks": case.ranks, **case.parameters} for key, case in cases.items()}
-    labels = {}
-    for key, name in plain.items():
-        namesakes = [traits[other] for other in cases if plain[other] == name]
-        names = dict.fromkeys(trait for namesake in namesakes for trait in namesake)
-        differing = [one for one in names if len({repr(namesake.get(one)) for namesake in namesakes}) > 1]
-        labels[key] = " ".join([name, *(f"{one}={traits[key].get(one)}" for one in differing)])
-    return labels

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks._micro import formats
@@ -23,10 +22,12 @@ from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.errors import InputError, Unsupported, located
+from paceline.core.files import read_text
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Duration
 from paceline.core.record import At, Measurement, Result
 from paceline.core.subject import MatmulPrecision
+from paceline.core.yaml_text import read_yaml
 from paceline.devices import Device, open_device
 from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
@@ -233,17 +234,9 @@ def trace(spec: ModelSpec, scale: Scale, batch: int, recognise: Recognise[F]) ->
 
 def read_list(file: Path, kind: type[F]) -> Counted[F]:
     """The functions in a user's file, in their order; a mistake is refused with its place and what to write."""
-    try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        message = f"file '{file}' not found; give the path of a YAML or JSON list"
-        raise InputError("missing-file", message, key="file", value=str(file)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"the file '{file}' cannot be read: {error}"
-        raise InputError("unreadable-file", message, key="file", value=str(file)) from None
-    except (yaml.YAMLError, ValueError) as error:
-        message = f"not valid YAML or JSON: {' '.join(str(error).split())}"
-        raise InputError("invalid-yaml", message, where=str(file), key="file", value=str(file)) from None
+    text = read_text(file, "the file", key="file", hint="give the path of a YAML or JSON list")
+    with located(str(file), key="file"):
+        document = read_yaml(text)
     if not isinstance(document, list) or not document:
         what = "is empty" if not document else f"holds a {type(document).__name__}"
         message = f"{file} {what}: write a list of functions, each like {kind.EXAMPLE}"

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
+from paceline.analysis.figures import shortened
 from paceline.core.metric import Better
 from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
@@ -205,7 +206,7 @@ def _block(pairing: Pairing, comparison: Comparison, most: int | None, *, full: 
     chart = forest(pairing)
     broken = [one_line(f"{one.label}: not in {one.side}, where it ended as {one.reason}") for one in pairing.broken]
     only = ((pairing.reference, pairing.matched.only_reference), (pairing.new, pairing.matched.only_new))
-    left_out = [f"Only in {one_line(side.name)}: {_some(labels)}" for side, labels in only if labels]
+    left_out = [one_line(f"Only in {side.name}: {shortened(labels, NAMED)}") for side, labels in only if labels]
     left_out += [one_line(line) for line in pairing.uncompared[:NAMED]]
     if len(pairing.uncompared) > NAMED:
         left_out.append(f"and {len(pairing.uncompared) - NAMED} more")
@@ -361,17 +362,12 @@ def _described(side: Side) -> dict[str, str]:
         }
         for name, word in words.items():
             facts.setdefault(name, []).append(word)
-    return {name: one_line(_some(tuple(dict.fromkeys(words)))) for name, words in facts.items() if any(words)}
+    return {name: one_line(shortened(list(dict.fromkeys(words)), NAMED)) for name, words in facts.items() if any(words)}
 
 
 def _words(*values: str | float | None) -> str:
     """What was recorded; a number is one of cores."""
     return ", ".join(f"{value:g} cores" if isinstance(value, float) else str(value) for value in values if value)
-
-
-def _some(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - NAMED:,} more" if len(labels) > NAMED else ""
-    return one_line(", ".join(labels[:NAMED])) + more
 
 
 def csv_text(comparison: Comparison) -> str:

@@ -17,7 +17,7 @@ from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
 from paceline.core.network import never_taken
 from paceline.core.run import RunRecords
-from paceline.runner.suite_file import read_yaml, shipped
+from paceline.runner.suite_file import shipped
 from paceline.service import admission, job_store
 from paceline.service.api import documents as d
 from paceline.service.api import errors, tokens
@@ -264,8 +264,9 @@ def _catalogue_routes() -> APIRouter:
             if sent.suite is not None:
                 document = admission.document_of(sent.suite)
             else:
-                admission.check_yaml(sent.text or "")
-                document = admission.parsed_suite(read_yaml(sent.text or "", "the suite"))
+                document = admission.parsed_suite(
+                    admission.read_document(sent.text or "", "the suite", takes_aliases=False)
+                )
             problems, cases = admission.problems(document, sent.overrides, sent.needs)
         except InputError as error:
             problems, cases = [error], []

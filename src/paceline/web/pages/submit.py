@@ -6,11 +6,10 @@ import re
 import secrets
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import yaml
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -23,9 +22,8 @@ from paceline.core.parameters import MeasuringParameters, in_words, refusal
 from paceline.core.quantity import show_count
 from paceline.core.suite import CaseKeys, parts_of, takes_list
 from paceline.report.text import humanize, one_line
-from paceline.runner.suite_file import load_suite, read_yaml, shipped
+from paceline.runner.suite_file import load_suite, shipped
 from paceline.service import admission
-from paceline.service.admission import MOST_VALUES, check_yaml
 from paceline.service.api.tokens import Scope
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
@@ -35,7 +33,6 @@ from paceline.web.pages import Page
 from paceline.web.site import Form, SentForm, Site
 
 PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
-LONGEST_TEXT = 100_000
 # Between values: not within brackets, nor where a setting of the same value follows, as in fc:layers=2,width=64.
 _COMMA = re.compile(r",(?!\s*\w+=)(?![^()\[\]{}]*[)\]}])")
 _CASE_KEYS = ("target", "ranks", "repeat", "timeout")
@@ -111,7 +108,7 @@ def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tu
 def read_value(text: str) -> Any:
     """One value, or a list where there are several; brackets and braces are YAML."""
     if text.lstrip().startswith(("[", "{")):
-        return read_text(text, "the value")
+        return admission.read_document(text, "the value")
     parts = [part.strip() for part in _COMMA.split(text) if part.strip()]
     return parts[0] if len(parts) == 1 else parts
 
@@ -126,24 +123,6 @@ def read_settings(text: str) -> dict[str, Any]:
             raise InputError("not-a-setting", message, key="set", value=line)
         settings[key.strip().replace("-", "_")] = read_value(value.strip())
     return settings
-
-
-def read_text(text: str, where: str) -> Any:
-    """A document in YAML; one that grows without bounds when it is read is refused before."""
-    if len(text) > LONGEST_TEXT:
-        message = f"{where} has {len(text):,} characters, and at most {LONGEST_TEXT:,} are taken"
-        raise InputError("too-many-characters", message)
-    check_yaml(text, takes_aliases=True)
-    with suppress(yaml.YAMLError):  # read_yaml reports what is wrong, and in which line
-        nodes = [node for node in [yaml.compose(text, Loader=yaml.SafeLoader)] if node is not None]
-        for node in nodes:  # each as often as it is referred to; the list grows while it is walked
-            if len(nodes) > MOST_VALUES:
-                raise InputError("too-many-values", f"{where} has more than {MOST_VALUES:,} values")
-            if isinstance(node, yaml.SequenceNode):
-                nodes += node.value
-            elif isinstance(node, yaml.MappingNode):
-                nodes += [part for pair in node.value for part in pair]
-    return read_yaml(text, where)
 
 
 def _problem(whole: str, part: str, value: Any, model: type[BaseModel]) -> str:
@@ -326,7 +305,7 @@ def read(form: Form) -> tuple[JobRequest | None, dict[str, str]]:
             fields["suite"] = {"name": name, "cases": [{"benchmark": name} | values]}
     elif kind == "yaml":
         with _noting(errors, "yaml"):
-            fields["suite"] = admission.parsed_suite(read_text(form.values.get("yaml", ""), "the suite"))
+            fields["suite"] = admission.parsed_suite(admission.read_document(form.values.get("yaml", ""), "the suite"))
     else:
         fields["suite"] = form.get("suite")
         with _noting(errors, "set"):
