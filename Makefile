@@ -54,8 +54,8 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## what must hold at every commit, within 12 minutes on two cores: lint, types, tests
 	@$(STAGES) \
-	  'lint: $(LINT)' \
 	  'compile: $(BIN)/python -m compileall -q src tests/support' \
+	  '+lint, beside the next: $(LINT)' \
 	  'unit and property tests: $(PYTEST) tests/unit tests/property -m "not long" -n auto --maxprocesses 8 $(BESIDE)' \
 	  'tests that start processes: $(PYTEST) $(STARTING) -m "not alone and not long" -n $(CROWD) $(BESIDE)' \
 	  'tests that run alone: $(PYTEST) $(STARTING) -m "alone and not long"'

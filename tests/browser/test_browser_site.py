@@ -19,6 +19,8 @@ import pytest
 
 from support.docs_markdown import ROOT
 
+pytestmark = pytest.mark.long
+
 WORD = "roofline"  # the guides explain it
 LOADING = {  # what a browser fetches by itself, by element
     "audio": "src",

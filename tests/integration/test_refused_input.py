@@ -60,9 +60,9 @@ def test_a_mistake_in_one_case_refuses_the_suite_before_anything_runs(
         ("name: x\ncases: nap\n", ("must be a list of mappings",)),
         ("name: x\ncases:\n  - benchmark: nap\n    steps: 1\n    steps: 2\n", ("line 5", "duplicate key 'steps'")),
         ("name: x\ncases:\n  - {benchmark: nap\n", ("line", "not valid YAML")),
-        ("name: !!python/object/apply:os.getpid []\ncases: []\n", ("not valid YAML",)),
+        ("name: !!python/object/apply:os.getpid []\ncases: []\n", ("line 1", "write plain YAML")),
         ("name: x\ncases:\n\t- benchmark: nap\n", ("line 3", "with spaces, not with tabs")),
-        (f"name: x\ncases: {'[' * 5000}\n", ("deeper than can be read",)),
+        (f"name: x\ncases: {'[' * 5000}\n", ("line 2", "nested more than 30 deep")),
     ],
     ids=["empty", "no-cases", "list", "words", "typo", "no-name", "no-list", "twice", "invalid", "code", "tab", "deep"],
 )

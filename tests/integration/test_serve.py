@@ -25,7 +25,7 @@ MODEL = "generated/fc:layers=1,width=16"
 LONG = 600.0  # seconds; a busy machine starts a server slowly
 COMMON = {"benchmark": "serve", "model": MODEL, "scale": "tiny", "warm_up": "300ms"}
 LIGHT = {"engine": "onnxruntime"}  # starts without torch, for what is not about the engine
-SHORT = ("closed", "single-stream", "offline", "wrong", "port", "late", "dataset")  # the others take a minute
+SHORT = ("closed", "single-stream", "offline", "wrong", "port")  # the others take a minute
 CEILING = calibrate.GeneratorCeiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
 OWN_MODEL = """
 import torch
@@ -268,8 +268,14 @@ def test_wrong_answers_are_found(suite: dict[str, Record]) -> None:
             *("branching", Outcome.UNSUPPORTED, ("own:branching as torch-export", "cannot be exported")),
             marks=pytest.mark.long,
         ),
-        ("late", Outcome.FAILED, ("not ready after 0.01 s", "ready_timeout")),
-        ("dataset", Outcome.FAILED, ("other.npz", "has no array", "it has y")),
+        pytest.param(
+            *("late", Outcome.FAILED, ("not ready after 0.01 s", "ready_timeout")),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("dataset", Outcome.FAILED, ("other.npz", "has no array", "it has y")),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_shows_only_while_it_runs_ends_its_case_with_a_reason(

@@ -37,6 +37,7 @@ def started_at(requirements: Requirements, results: multiprocessing.Queue[float]
     results.put(install(requirements, lambda _: None).seconds)
 
 
+@pytest.mark.long
 def test_an_environment_is_made_once_and_removed(tiny: Requirements) -> None:
     assert tiny.missing() == "tiny is not installed; run: paceline servers install tiny"
     spawn = multiprocessing.get_context("spawn")

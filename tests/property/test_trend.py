@@ -53,14 +53,17 @@ def exactness(count: int, step: float, simulated: int = 200) -> tuple[float, flo
     return near / simulated, exact / simulated
 
 
-@pytest.mark.parametrize("count", [20, 60, 300])
+@pytest.mark.parametrize("count", [20, 60, pytest.param(300, marks=pytest.mark.long)])
 def test_a_step_of_five_percent_is_found_at_its_very_run(count: int) -> None:
     near, exact = exactness(count, 0.05, simulated=200 if count < 300 else 100)
     assert exact >= 0.95
     assert near >= 0.98
 
 
-@pytest.mark.parametrize(("count", "least"), [(20, 0.75), (60, 0.9), (100, 0.95)])
+@pytest.mark.parametrize(
+    ("count", "least"),
+    [(20, 0.75), pytest.param(60, 0.9, marks=pytest.mark.long), pytest.param(100, 0.95, marks=pytest.mark.long)],
+)
 def test_a_step_of_three_percent_is_mostly_found(count: int, least: float) -> None:
     near, _ = exactness(count, 0.03)
     assert near >= least

@@ -189,7 +189,7 @@ def losses(steps: int) -> Iterator[float]:
         yield loss.item()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_tiny_scale_learns_one_batch() -> None:
     found = losses(steps=60)
     first = next(found)
