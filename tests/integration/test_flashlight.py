@@ -11,7 +11,7 @@ import pytest
 from paceline.core.record import Outcome, Record
 from support.cli import sandbox_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MODELS = ["vit-base", "resnet34", "resnet50", "detr", "lm-transformer", "asr-transformer"]
 PHASES = ["forward", "criterion", "backward", "optimizer"]

@@ -84,7 +84,8 @@ def assert_figures_agree(record: Record) -> None:
 
 
 @needs_fio
-@pytest.mark.parametrize("engine", ["libaio", pytest.param("psync", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["libaio", "psync"])
 def test_engines_and_jobs(sandbox: Sandbox, folder: Path, engine: str) -> None:
     given = ("--engine", engine, "--jobs", "2", "--pattern", "random-read")
     done = sandbox.run("run", "disk", *given, "--folder", str(folder), *SHORT, *ALONE)

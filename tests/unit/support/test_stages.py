@@ -23,8 +23,17 @@ def test_without_a_failure_the_exit_code_is_zero(capfd: pytest.CaptureFixture[st
 
 
 def test_the_total_is_the_sum() -> None:
-    done = [Stage("lint", "", 0, 59.6), Stage("unit", "", 0, 240.2)]
+    done = [Stage("lint", "", seconds=59.6), Stage("unit", "", seconds=240.2)]
     assert table(done).splitlines() == ["lint     1:00  ok", "unit     4:00  ok", "total    5:00  ok"]
+
+
+def test_a_stage_beside_the_next_one_takes_no_time_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    assert stages.main(["+beside: echo one; sleep 0.1; false", "next: echo two"]) == 1
+    said = capfd.readouterr().out
+    assert re.search(r"^two$.*^--- beside: .*^one$", said, re.MULTILINE | re.DOTALL)
+    assert said.splitlines()[-3:] == ["beside    0:00  failed", "next      0:00  ok", "total     0:00  failed"]
+    done = [Stage("lint", "", is_beside=True, seconds=30), Stage("unit", "", seconds=60)]
+    assert table(done).splitlines()[-1] == "total    1:00  ok"
 
 
 def test_minutes_and_seconds() -> None:
