@@ -50,7 +50,7 @@ def read_yaml(
             raise InputError("not-yaml", f"not valid YAML: {error.problem}{hint}", where=line) from None
         except (yaml.YAMLError, ValueError) as error:
             raise InputError("not-yaml", f"not valid YAML: {' '.join(str(error).split())}") from None
-        return _Builder(most_values, scalar, key_of).build(root) if root is not None else None
+        return _Builder(deepest, most_values, scalar, key_of).build(root) if root is not None else None
 
 
 def _check_events(text: str, deepest: int, takes_aliases: bool) -> None:
@@ -73,6 +73,7 @@ def _line(part: Any) -> str:
 class _Builder:
     """Makes plain data of nodes; every alias counts as if it were written out."""
 
+    deepest: int
     most_values: int
     scalar: Callable[[str, str], Any]
     key_of: Callable[[Any], Any]
@@ -85,6 +86,8 @@ class _Builder:
             raise InputError("too-many-values", f"more than {self.most_values:,} values, with aliases written out")
         if node in self.open:
             raise InputError("endless-anchor", "an anchor holds itself", where=_line(node))
+        if len(self.open) > self.deepest:  # by aliases of aliases
+            raise InputError("too-deep", f"nested more than {self.deepest} deep", where=_line(node))
         self.open.append(node)
         kind = node.tag.removeprefix(_TAG)
         if isinstance(node, yaml.MappingNode) and kind == "map":

@@ -207,6 +207,14 @@ print(json.dumps([providers(), list(found.entries), [[b.module, b.reason] for b 
 """
 
 
+def answer_of(code: str, path: Path) -> str:
+    """In a process of its own, as a user would have it: the path is read when Python starts."""
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
 def test_a_third_party_s_package_is_found_through_its_entry_point(tmp_path: Path) -> None:
     write_package(
         tmp_path,
@@ -217,15 +225,7 @@ def test_a_third_party_s_package_is_found_through_its_entry_point(tmp_path: Path
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-plugins\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[paceline.plugins]\ntheirs = their_plugins\nlost = no_such_plugins\n")
-    # In a process of its own, as a user would have it: the path is read when Python starts.
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    providers, names, broken = json.loads(done.stdout)
+    providers, names, broken = json.loads(answer_of(ASK, tmp_path))
     assert providers[0] == "paceline"
     assert providers.count("paceline") == 1
     assert "their_plugins" in providers
@@ -240,11 +240,4 @@ def test_a_provider_in_an_archive_is_found_too(tmp_path: Path) -> None:
         file.writestr("theirs-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
         file.writestr("theirs-1.0.dist-info/entry_points.txt", "[paceline.plugins]\ntheirs = their_archive\n")
     ask = "from paceline.core.registry import providers; print(*providers())"
-    done = subprocess.run(
-        [sys.executable, "-c", ask],
-        env=os.environ | {"PYTHONPATH": str(archive)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["paceline", "their_archive"]
+    assert answer_of(ask, archive).split() == ["paceline", "their_archive"]

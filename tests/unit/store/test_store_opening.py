@@ -212,23 +212,16 @@ def test_a_store_of_the_first_release_is_migrated_with_its_data(url: str) -> Non
     engine.dispose()
 
 
-def test_a_store_from_before_the_first_release_is_refused(url: str) -> None:
+@pytest.mark.parametrize(("version", "todo"), [("0005", "open it with Paceline 0.1.0 first"), ("9999", "upgrade")])
+def test_a_store_from_before_the_first_release_or_of_a_newer_version_is_refused(
+    url: str, version: str, todo: str
+) -> None:
     open_store(url).close()
     engine = engine_of(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0005'"))
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
     engine.dispose()
-    with pytest.raises(StoreError, match=r"version 0005, .* 0006 to .*: open it with Paceline 0\.1\.0 first"):
-        open_store(url)
-
-
-def test_a_store_of_a_newer_version_is_refused(url: str) -> None:
-    open_store(url).close()
-    engine = engine_of(url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    engine.dispose()
-    with pytest.raises(StoreError, match=r"version 9999, and this Paceline knows versions .* to .*: upgrade Paceline"):
+    with pytest.raises(StoreError, match=rf"version {version}, and this Paceline knows versions 0006 to .*: {todo}"):
         open_store(url)
 
 

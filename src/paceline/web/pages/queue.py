@@ -25,7 +25,7 @@ OVER = 10
 LONG = 1000  # jobs that wait
 FRESH = 1.0  # seconds for which all who look at so long a queue see the same order
 
-Turns = list[tuple[Job, float]]  # jobs that wait, in their order, with the seconds that each will probably take
+Waiting = list[tuple[Job, float]]  # jobs that wait, in their order, with the seconds that each will probably take
 View = TypeVar("View", bound=BaseModel)
 
 
@@ -101,7 +101,7 @@ class QueuePage(BaseModel):
     trouble: str
 
 
-def queue_page(site: Site, turns: AnswerCache[Turns], page: int) -> QueuePage:
+def queue_page(site: Site, cache: AnswerCache[Waiting], page: int) -> QueuePage:
     """The queue as it is now; the order of a long one, which takes time to find, is that of a moment ago."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
@@ -112,8 +112,8 @@ def queue_page(site: Site, turns: AnswerCache[Turns], page: int) -> QueuePage:
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
     first = (page - 1) * WAITING
-    find_turns = partial(leader.waiting, page * WAITING)
-    next_jobs = (find_turns() if counts[JobState.QUEUED] < LONG else turns.get(page, find_turns))[first:]
+    find_waiting = partial(leader.waiting, page * WAITING)
+    next_jobs = (find_waiting() if counts[JobState.QUEUED] < LONG else cache.get(page, find_waiting))[first:]
     waiting = [
         _view(
             WaitingJob,
@@ -207,11 +207,11 @@ def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/`."""
-    turns = AnswerCache[Turns](lambda: None, longest=FRESH)
+    cache = AnswerCache[Waiting](lambda: None, longest=FRESH)
 
     @router.get("/")
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", queue_page(site, turns, page), scripts=["live.js"])
+        return site.answer(request, "queue.html", queue_page(site, cache, page), scripts=["live.js"])
 
 
 PAGE = Page("/", routes, title="Queue", order=10)
