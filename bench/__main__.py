@@ -22,6 +22,7 @@ from bench.ratio import Ratio
 from bench.scheduler import scheduler_ratios
 from bench.serving import serving_ratios
 from bench.training import training_ratios
+from bench.verdicts import __main__ as verdicts
 from paceline.core.errors import PacelineError
 
 IMPORT_TORCH = [sys.executable, "-c", "import torch"]
@@ -30,13 +31,18 @@ CASES = 4  # the first one pays for the imports
 TIMES = 5
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("name", required=False)
-def main(name: str | None) -> None:
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+def main(name: str | None, rest: tuple[str, ...]) -> None:
     """Print the table line by line, a part of it by NAME, or what takes minutes; the exit code says if it could be."""
-    names = [*TABLES, *LONG]
+    names = [*TABLES, *LONG, "verdicts"]
     if name is not None and name not in names:
         raise click.BadParameter(f"'{name}' is none of {', '.join(names)}")
+    if name == "verdicts":
+        verdicts.main(rest, prog_name="python -m bench verdicts")
+    if rest:
+        raise click.BadParameter(f"'{rest[0]}': '{name}' takes nothing more")
     try:
         if name in LONG:
             LONG[name]()
