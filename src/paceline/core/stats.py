@@ -269,7 +269,7 @@ def _reach(values: NDArray[np.float64], effective: float, confidence: float) -> 
 
 
 def _waves(n: int, effective: float) -> int:
-    return min(n - 1, max(LEAST_WAVES, round(effective ** (2.0 / 3.0))))
+    return min(n - 1, max(LEAST_WAVES, round(math.pow(effective, 2.0 / 3.0))))
 
 
 def _power(centred: NDArray[np.float64], waves: int, effective: float) -> float:
