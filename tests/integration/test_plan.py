@@ -205,9 +205,12 @@ def measured_run(device: str = "NVIDIA H200", speed: float = 1.0) -> RunRecords:
         steps = Measurement.of_samples(STEP_TIME, [step_time(transformer("gpt2", 24), layout, cluster).total] * 20)
         rate = Measurement.of_rate(throughput("sequences/s"), layout.global_batch, steps)
         records.append(record(case(index, "parallel", word, case=word), [rate], facts={"device": device}))
+    more = len(records)
+    sharded = case(more, "parallel", "sharded", case=WORDS[0], shard="fsdp")
+    records.append(record(sharded, [rate], facts={"device": device}))
     failed = Cause(kind=CauseKind.DEVICE_MEMORY, message="it did not fit")
-    other = case(len(WORDS), "parallel", "x", case=WORDS[0], shard="fsdp", data=None)
-    records.append(record(other, outcome=Outcome.OUT_OF_MEMORY, cause=failed, facts={"device": device}))
+    large = case(more + 1, "parallel", "large", case=WORDS[0])
+    records.append(record(large, outcome=Outcome.OUT_OF_MEMORY, cause=failed, facts={"device": device}))
     return run_of(records)
 
 
@@ -225,6 +228,8 @@ def test_a_calibrated_plan_says_what_was_fitted_and_its_error_out_of_sample(sand
     assert "on 8 NVIDIA H200, which the results are of." in words
     assert "5 layouts measured on NVIDIA H200 in bf16 (run.jsonl), to which the rate of layers (" in words
     assert "out of sample, each layout predicted by a fit to the others, the median is 0.0" in words
+    assert "results left out, as the formulas know no sharded parameters" in words
+    assert "schedule other than 1F1B: 1 " in words
     assert "75 % of NVLink" in words  # which one GPU says nothing of
     document = json.loads(sandbox.ask(*arguments, "--json").stdout)
     assert document["cluster"]["rate"] == pytest.approx(300e12, rel=0.1)

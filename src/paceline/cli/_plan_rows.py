@@ -13,7 +13,6 @@ from paceline.analysis.plan.calibrate import V100_NODES, Calibration, Observatio
 from paceline.analysis.plan.rows import h200_observations, published_observations
 from paceline.analysis.plan.timing import Cluster
 from paceline.cli._plan_cluster import ClusterEstimate, ClusterRequest, as_given, estimate
-from paceline.cli._sources import PUBLISHED
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout, LayoutPrecision, ModelFamily
 from paceline.core.quantity import show_duration, show_scaled
@@ -22,8 +21,8 @@ from paceline.core.run import RunRecords
 from paceline.core.transformer import Transformer, as_published, transformer
 from paceline.machine.profile import identity_of, load_profile
 
-KNOWN = "H200"
-UNKNOWN = "several GPUs were not measured"
+REFERENCE = "H200"  # whose rows the assumptions about any GPU are fitted to
+NOT_IN_FORMULAS = "sharded parameters, sequence parallelism, fp8 or schedule other than 1F1B"
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,13 @@ def errors_elsewhere() -> tuple[DeviceError, ...]:
     rows = (
         ("V100-SXM2", "LiBai", published_observations("libai")),
         ("V100-SXM2", "Megatron-LM", published_observations("megatron")),
-        (KNOWN, "Paceline", h200_observations()),
+        (REFERENCE, "Paceline", h200_observations()),
     )
     errors = []
     for device, program, measured in rows:
         cluster = _by_datasheet(device, measured[0].layout.precision)
         (other,) = {name for name, *_ in rows} - {device}
-        part, overhead = assumptions(other, [one for name, _, known in rows if name == other for one in known])
+        part, overhead = assumptions(other, [one for name, _, same in rows if name == other for one in same])
         cluster = replace(cluster, rate=part * (cluster.peak or 0.0), layer_overhead=overhead)
         typical = median(abs(miss(one, cluster)) for one in measured)
         errors.append(DeviceError(device, program, len(measured), typical))
@@ -57,8 +56,8 @@ def errors_elsewhere() -> tuple[DeviceError, ...]:
 
 def assumptions(device: str, rows: Sequence[Observation]) -> tuple[float, float]:
     """The part of the datasheet's rate that layers reach on one GPU, and what a layer costs in addition."""
-    made = _fit_to_one_gpu(device, rows).cluster
-    return made.rate / (made.peak or 0.0), made.layer_overhead
+    fit = _fit_to_one_gpu(device, rows).cluster
+    return fit.rate / (fit.peak or 0.0), fit.layer_overhead
 
 
 def _fit_to_one_gpu(device: str, rows: Sequence[Observation]) -> Calibration:
@@ -74,10 +73,11 @@ def _by_datasheet(device: str, precision: LayoutPrecision) -> Cluster:
 
 
 def experience(device: str) -> str:
-    """How far off a plan from this datasheet is, as far as that is known."""
-    if KNOWN in device:
-        made = _fit_to_one_gpu(KNOWN, h200_observations())
-        return f"that part was fitted to {len(made.misses)} layouts on one {KNOWN}; {_out_of_sample(made)}; {UNKNOWN}"
+    """How far off a plan from this datasheet is, where that was measured, or on other devices."""
+    if REFERENCE in device:
+        fit = _fit_to_one_gpu(REFERENCE, h200_observations())
+        rows = f"{len(fit.misses)} layouts on one {REFERENCE}"
+        return f"that part was fitted to {rows}; {_out_of_sample(fit)}; several GPUs were not measured"
     errors = errors_elsewhere()
     low, high = min(one.typical for one in errors), max(one.typical for one in errors)
     each = ", ".join(f"{one.device} with {one.program} {100 * one.typical:.0f} %" for one in errors)
@@ -104,26 +104,29 @@ def calibrated(request: ClusterRequest, sides: Sequence[Side]) -> tuple[ClusterE
     """The cluster that the results were measured on, fitted to them."""
     rows = _one_kind(request, [row for side in sides for run in side.runs for row in rows_of(run)], sides)
     observations = _merged(rows)
-    known = _start(request, rows[0])
-    made = calibration(observations, known.cluster)
+    before = _start(request, rows[0])
+    fit = calibration(observations, before.cluster)
     names = ", ".join(side.name for side in sides)
-    basis = (
-        f"{_layouts(len(observations))} measured on {known.device} in {known.precision} ({names}), to which "
-        f"{_fitted(made)} were fitted",
-        _out_of_sample(made),
+    basis: tuple[str, ...] = (
+        f"{_layouts(len(observations))} measured on {before.device} in {before.precision} ({names}), to which "
+        f"{_fitted(fit)} were fitted",
+        _out_of_sample(fit),
     )
-    assumed = known.basis[1:]  # the first is of the rate, which was fitted
-    if "intra_bandwidth" in made.fitted:
+    without = [record for side in sides for record in side.records if _is_layout(record) and not _of_parallel(record)]
+    if without:
+        basis += (f"results left out, as the formulas know no {NOT_IN_FORMULAS}: {len(without)}",)
+    assumed = before.basis[1:]  # the first is of the rate, which was fitted
+    if "intra_bandwidth" in fit.fitted:
         assumed = tuple(line for line in assumed if "all-reduce" not in line)
-    if "inter_bandwidth" in made.fitted:
+    if "inter_bandwidth" in fit.fitted:
         assumed = tuple(line for line in assumed if "network" not in line)
-    result = replace(known, cluster=made.cluster, basis=(*basis, *assumed), chosen="which the results are of")
-    return replace(result, from_datasheet=False), made
+    result = replace(before, cluster=fit.cluster, basis=(*basis, *assumed), chosen="which the results are of")
+    return replace(result, from_datasheet=False), fit
 
 
 def rows_of(run: RunRecords) -> Iterator[MeasuredRow]:
     """Throughputs of the benchmarks that train whole models, where a plan's formulas know the way."""
-    is_published = run.run.id.startswith(PUBLISHED.replace(":", "-"))
+    is_published = not run.run.environment.is_known
     for record in run.records:
         rate = record.measurement("throughput") if record.outcome is Outcome.OK else None
         trained = _of_parallel(record) or _of_train(record)
@@ -138,13 +141,17 @@ def _of_parallel(record: Record) -> tuple[Transformer, Layout] | None:
     """Model and layout of a case of `parallel`; None for one whose schedule or sharding has no formula."""
     from paceline.benchmarks.parallel._parameters import ParallelParameters
 
-    if record.case.benchmark != "parallel":
+    if not _is_layout(record):
         return None
     parameters = ParallelParameters.read(record.case.parameters)
     has_formula = parameters.schedule_name in ("", "1f1b") and parameters.shard == "replicate"
     if not has_formula or parameters.sequence_parallel or parameters.layout.precision == "fp8":
         return None
     return parameters.transformer, parameters.layout
+
+
+def _is_layout(record: Record) -> bool:
+    return record.case.benchmark == "parallel" and record.outcome is Outcome.OK
 
 
 def _of_train(record: Record) -> tuple[Transformer, Layout] | None:
@@ -218,8 +225,8 @@ def _start(request: ClusterRequest, row: MeasuredRow) -> ClusterEstimate:
     return estimate(request, row.device, gpus, load_profile(identity_of(environment)))
 
 
-def _fitted(made: Calibration) -> str:
-    cluster = made.cluster
+def _fitted(fit: Calibration) -> str:
+    cluster = fit.cluster
     texts = {
         "rate": f"the rate of layers ({show_scaled(cluster.rate, 'FLOP/s')})",
         "layer_overhead": f"the fixed time of a layer ({show_duration(cluster.layer_overhead)})",
@@ -231,16 +238,16 @@ def _fitted(made: Calibration) -> str:
         "overlap": f"overlap ({cluster.overlap:.2g})",
         "contention": f"contention ({cluster.contention:.2g})",
     }
-    return ", ".join(text for name, text in texts.items() if name in made.fitted)
+    return ", ".join(text for name, text in texts.items() if name in fit.fitted)
 
 
-def _out_of_sample(made: Calibration) -> str:
-    if made.typical_miss is None or made.worst is None:
+def _out_of_sample(fit: Calibration) -> str:
+    if fit.typical_miss is None or fit.worst is None:
         return "one layout: how far off the plan is for others cannot be said; measure more"
-    worst, where = made.worst
+    worst, where = fit.worst
     return (
         "out of sample, each layout predicted by a fit to the others, the median is "
-        f"{_percent(made.typical_miss)} off, the worst {_percent(abs(worst))} too {'fast' if worst > 0 else 'slow'} "
+        f"{_percent(fit.typical_miss)} off, the worst {_percent(abs(worst))} too {'fast' if worst > 0 else 'slow'} "
         f"({where.layout})"
     )
 

@@ -92,7 +92,7 @@ def command(
     shape = _shape(model, layers, hidden, heads, sequence)
     size = _size("--memory", memory)
     rate = _size("--network", network and network.strip().removesuffix("/s"))
-    estimate, made = _cluster(ClusterRequest(gpus, device, size, gpus_per_node, rate, precision), results, store)
+    estimate, fit = _cluster(ClusterRequest(gpus, device, size, gpus_per_node, rate, precision), results, store)
     shape = as_published(shape) if estimate.is_published else shape
     batch = _batch(gpus, global_batch)
     layouts = plan(shape, estimate.cluster, gpus=gpus, global_batch=batch, precision=estimate.precision)
@@ -100,7 +100,7 @@ def command(
     if verify:
         _refuse_elsewhere(device, gpus)
     if as_json:
-        document = _document(layouts, shown, estimate, made)
+        document = _document(layouts, shown, estimate, fit)
         click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
     else:
         terminal.show(_page(layouts, shown, estimate))
@@ -188,7 +188,7 @@ def _size(flag: str, text: str | None) -> int | None:
 
 
 def _document(
-    layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate, made: Calibration | None
+    layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate, fit: Calibration | None
 ) -> dict[str, Any]:
     parts = ("data", "tensor", "pipeline", "micro_batch", "checkpointing")
     return {
@@ -196,7 +196,7 @@ def _document(
         "basis": list(estimate.basis),
         "device": estimate.device,
         "device_chosen": estimate.chosen,
-        "calibration": _calibration(made) if made is not None else None,
+        "calibration": _calibration(fit) if fit is not None else None,
         "model": asdict(layouts.model) | {"parameters": layouts.model.parameters},
         "cluster": asdict(layouts.cluster),
         "considered": layouts.considered,
@@ -218,15 +218,15 @@ def _document(
     }
 
 
-def _calibration(made: Calibration) -> dict[str, Any]:
-    """What was fitted, and each layout with what a fit to the others made of it."""
-    misses = made.misses or [None] * len(made.observations)
+def _calibration(fit: Calibration) -> dict[str, Any]:
+    """What was fitted, and each layout with what a fit to the others fit of it."""
+    misses = fit.misses or [None] * len(fit.observations)
     return {
-        "fitted": {name: getattr(made.cluster, name) for name in made.fitted},
-        "median_error": made.typical_miss,
+        "fitted": {name: getattr(fit.cluster, name) for name in fit.fitted},
+        "median_error": fit.typical_miss,
         "layouts": [
             {"layout": str(one.layout), "measured_samples_per_s": one.samples_per_s, "error_left_out": miss}
-            for one, miss in zip(made.observations, misses, strict=True)
+            for one, miss in zip(fit.observations, misses, strict=True)
         ],
     }
 

@@ -34,16 +34,16 @@ MODELS = {"bert": "BERT", "gpt2": "GPT-2"}
 SYSTEMS = {"libai": "LiBai", "megatron": "Megatron-LM"}
 
 
-def of_family(found: Sequence[Observation], family: str) -> list[Observation]:
-    return [one for one in found if one.model.family == family]
+def of_family(rows: Sequence[Observation], family: str) -> list[Observation]:
+    return [one for one in rows if one.model.family == family]
 
 
-def every_third(found: Sequence[Observation]) -> list[Observation]:
-    return [one for family in FAMILIES for one in of_family(found, family)[::3]]
+def every_third(rows: Sequence[Observation]) -> list[Observation]:
+    return [one for family in FAMILIES for one in of_family(rows, family)[::3]]
 
 
-def predicted(found: Sequence[Observation], cluster: Cluster) -> list[float]:
-    return [samples_per_second(one.model, one.layout, cluster) for one in found]
+def predicted(rows: Sequence[Observation], cluster: Cluster) -> list[float]:
+    return [samples_per_second(one.model, one.layout, cluster) for one in rows]
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -61,21 +61,21 @@ def test_the_rank_correlation_of_the_tests_knows_order_from_disorder() -> None:
 
 
 def test_every_published_row_is_an_observation_once_but_the_one_that_contradicts_itself() -> None:
-    rows = {(row["model"], row["case"]) for row in published_rows("libai_vs_megatron")}
-    found = published_observations("libai")
-    assert len(found) == len(rows) - 1
-    assert not [one for one in found if one.layout.mesh == "8x1x1" and one.layout.machines == "1n4g"]
-    assert len({one.layout for one in found}) == len(found)
+    published = {(row["model"], row["case"]) for row in published_rows("libai_vs_megatron")}
+    rows = published_observations("libai")
+    assert len(rows) == len(published) - 1
+    assert not [one for one in rows if one.layout.mesh == "8x1x1" and one.layout.machines == "1n4g"]
+    assert len({one.layout for one in rows}) == len(rows)
 
 
 @pytest.mark.parametrize("system", ["libai", "megatron"])
 def test_a_third_of_the_published_rows_predicts_the_others(system: System) -> None:
-    found = published_observations(system)
-    known = every_third(found)
+    rows = published_observations(system)
+    known = every_third(rows)
     cluster = calibrate(known, V100_NODES)
     guide = (ROOT / "docs" / "guide" / "planning.md").read_text(encoding="utf-8")
     for family in FAMILIES:
-        others = [one for one in of_family(found, family) if one not in known]
+        others = [one for one in of_family(rows, family) if one not in known]
         assert len(others) >= 2 * len(of_family(known, family)) - 2
         measured = [one.samples_per_s for one in others]
         guessed = predicted(others, cluster)
@@ -91,10 +91,10 @@ def test_a_third_of_the_published_rows_predicts_the_others(system: System) -> No
 @pytest.mark.parametrize("gpus", [8, 16, 32])
 def test_layouts_of_equally_many_gpus_are_ranked_as_they_were_measured(system: System, gpus: int) -> None:
     """The number of GPUs alone orders most of the table; a plan has to order layouts of one number."""
-    found = published_observations(system)
-    cluster = calibrate(every_third(found), V100_NODES)
+    rows = published_observations(system)
+    cluster = calibrate(every_third(rows), V100_NODES)
     for family in FAMILIES:
-        same = [one for one in of_family(found, family) if one.layout.world_size == gpus and one.model.layers == 24]
+        same = [one for one in of_family(rows, family) if one.layout.world_size == gpus and one.model.layers == 24]
         assert len(same) >= 4
         assert rank_correlation(predicted(same, cluster), [one.samples_per_s for one in same]) >= 0.7, family
 
