@@ -26,7 +26,7 @@ SEEN = 0.9  # the part of defects of a size that must be found for the size to c
 LEAST = 0.01  # a smaller change makes no node defective, however alike the others are
 FINEST = LEAST / 10  # spread below which nodes count as equal
 CLIP = 8.0  # deviations: a single metric has no more say in a mean
-FREAKS = 2  # nodes whose being far too good says nothing about the others
+FREAKS = 4  # nodes whose being far too good says nothing about the others
 MOST_EXCESS = 1000.0  # so that some better nodes never excuse all bad ones
 UNUSUAL = 2.0  # deviations from which on a chance is worth working out
 WHOLE_NODE = "whole node"
@@ -214,7 +214,7 @@ class _Search:
         chances = [self.unusual(test, -1.0) for test in range(tests)]
         best = np.sort(self.smallest_chances(chances))[FREAKS : self.nodes // 10]
         ranks = np.arange(FREAKS + 1, FREAKS + 1 + best.size)
-        at_least = np.log((ranks - np.sqrt(ranks)) / (self.nodes * tests))  # less by the error of such a count
+        at_least = np.log((ranks - 2.0 * np.sqrt(ranks)) / (self.nodes * tests))  # less by the error of such a count
         return min(max(float((at_least - best).max(initial=0.0)), 0.0), math.log(MOST_EXCESS))
 
     def explained(self, node: int, found: list[tuple[float, int]]) -> Accused:
@@ -229,7 +229,7 @@ class _Search:
             rest = [place for place in group.members if place not in covered]
             values = self.deviations[node, rest]
             if rest and np.nanmean(np.clip(values, -CLIP, CLIP)) > UNUSUAL * self.mean_spreads[test - self.metrics]:
-                groups.append(group)
+                groups = [one for one in groups if not set(one.members) <= set(group.members)] + [group]
                 covered |= set(group.members)
         metrics = tuple(sorted(test for _, test in found if test < self.metrics))
         return Accused(node, tuple(groups), metrics)

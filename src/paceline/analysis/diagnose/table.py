@@ -100,9 +100,10 @@ class NodeTable:
     def differences(self) -> dict[str, dict[str, list[str]]]:
         """What is not the same on all nodes: by fact, the nodes of each value."""
         facts: dict[str, dict[str, list[str]]] = {name: {} for name in _FACTS}
+        unknown = Environment()
         for name, nodes in facts.items():
             for node in self.nodes:
-                value = _fact(self.environments.get(node, Environment()), name)
+                value = _fact(self.environments.get(node, unknown), name)
                 if value:
                     nodes.setdefault(value, []).append(node)
         return {name: nodes for name, nodes in facts.items() if len(nodes) > 1}

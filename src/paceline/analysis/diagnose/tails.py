@@ -24,14 +24,20 @@ FARTHEST = 3.0  # deviations beyond which a node has no say in the spread
 WITHIN_FARTHEST = 0.97334  # variance of normal noise within it
 # Degrees of freedom of Student's t, with the deviation that `spreads` gives of it.
 SHAPES = (
-    (math.inf, 1.0), (50.0, 1.0147), (20.0, 1.0365), (10.0, 1.0717), (6.0, 1.1163), (4.0, 1.1689),
-    (3.0, 1.2184), (2.0, 1.3108), (1.5, 1.3979), (1.0, 1.5686),
+    (math.inf, 1.0), (50.0, 1.0147), (20.0, 1.0365), (10.0, 1.0717), (6.0, 1.1163), (5.0, 1.1378), (4.0, 1.1689),
+    (3.5, 1.1905), (3.0, 1.2184), (2.5, 1.2562), (2.0, 1.3108), (1.5, 1.3979), (1.0, 1.5686),
 )  # fmt: skip
-NORMAL_FIRST = np.asarray([0.9, *([0.1 / (len(SHAPES) - 1)] * (len(SHAPES) - 1))])  # worth one half of one metric
+NORMAL_FIRST = np.asarray([0.999, *([0.001 / (len(SHAPES) - 1)] * (len(SHAPES) - 1))])
+ONE_HEAVIER = np.eye(
+    len(SHAPES), k=1
+)  # from each shape to the next, but from nearly normal ones and the heaviest to itself
+ONE_HEAVIER[:2] = np.eye(len(SHAPES))[:2]
+ONE_HEAVIER[-1, -1] = 1.0
+BELIEF = 8.0  # halves of metrics that it takes to outweigh it
 BELIEVED = 8.0  # deviations: one freak value says no more than this about a tail
 FROM = 0.5  # deviations from which on a node says something about a tail; values that are all alike do not
 NEAR = 3.5  # deviations up to which the worse half shows noise
-ROUNDS = 40  # of learning what all metrics have in common
+ROUNDS = 150  # of learning what all metrics have in common
 KNOTS = np.expm1(np.linspace(0.0, math.log1p(1e6), 240))
 
 
@@ -73,11 +79,13 @@ def learn_tails(deviations: Floats, freedoms: Floats) -> Tails:
     """The tails of columns of deviations, each by its own nodes and by what all columns have in common."""
     degrees = _rounded(freedoms)
     fits = _fits(deviations, degrees)
-    shared = NORMAL_FIRST
+    shared = np.full(len(SHAPES), 1.0 / len(SHAPES))
     for _ in range(ROUNDS):
         weights = fits * shared
         weights /= weights.sum(axis=-1, keepdims=True)
-        shared = (weights.sum(axis=(0, 1)) + NORMAL_FIRST) / (2 * fits.shape[1] + 1)
+        shared = (weights.sum(axis=(0, 1)) + BELIEF * NORMAL_FIRST) / (2 * fits.shape[1] + BELIEF)
+    # Of noise that adds up from several heavy-tailed parts, the middle looks lighter than the tail is.
+    weights = weights @ ONE_HEAVIER
     chances = np.empty((degrees.size, KNOTS.size))
     for column, degree in enumerate(degrees.tolist()):
         halves = weights[:, column, :] @ _chances(degree)
