@@ -85,7 +85,7 @@ def _noise(random: np.random.Generator, nodes: int, kind: Noise, shared: float) 
     def drawn(count: int) -> NDArray[np.float64]:
         if kind == "normal":
             return random.standard_normal((nodes, count))
-        return random.standard_t(3, (nodes, count)) / np.sqrt(3.0)
+        return np.asarray(random.standard_t(3, (nodes, count)) / np.sqrt(3.0))
 
     return np.asarray(np.sqrt(1.0 - shared) * drawn(METRICS) + np.sqrt(shared) * drawn(COMPONENTS)[:, OF])
 
