@@ -9,7 +9,7 @@ and not the host's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -53,6 +53,14 @@ class TimedPoint:
     def rate(self, metric: Metric, work: float) -> Measurement:
         """Work of one call over its time."""
         return Measurement.of_rate(metric, work, self.time)
+
+
+@dataclass(frozen=True)
+class View:
+    """One of several times that a step takes of the same calls."""
+
+    how: str  # it is taken
+    calls: int
 
 
 @dataclass
@@ -125,6 +133,32 @@ class MicroSession:
         """
         timeline = ReportedTimeline(how)
         return self._point(lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, "", work, "B/s")
+
+    def time_views(self, step: Callable[[], Sequence[float]], views: Mapping[Metric, View]) -> list[TimedPoint]:
+        """Several times of the same calls: a step returns one duration for each view.
+
+        The first view says when it is steady and when there are enough steps; all have one sample of each step.
+        """
+        (leading, view), *others = views.items()
+        steps: list[Sequence[float]] = []
+        timeline = ReportedTimeline(view.how)
+
+        def new_timeline() -> Timeline:
+            steps.clear()  # those of the warm-up
+            return timeline
+
+        def take() -> None:
+            steps.append(step())
+            timeline.tell(steps[-1][:1])
+
+        first = self._point(take, new_timeline, leading, {}, view.calls, "", None, "B/s")
+        measured = steps[: len(first.timed.samples)]
+        points = [first]
+        for index, (metric, other) in enumerate(others, start=1):
+            timed = replace(first.timed, samples=[durations[index] / other.calls for durations in measured])
+            points.append(replace(first, metric=metric, timed=timed, calls=other.calls, timing=other.how, warnings=()))
+        self.points += points[1:]
+        return points
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
         """What the case yields: the measurements, how they were taken, and the warnings about them."""
