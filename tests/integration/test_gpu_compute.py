@@ -13,6 +13,7 @@ from paceline.benchmarks._micro.formats import random_operand
 from paceline.core.benchmark import BENCHMARKS, Context
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Result
+from paceline.core.subject import Pace
 from paceline.devices import device_count
 from support.cli import Sandbox
 
@@ -94,6 +95,27 @@ def test_events_see_no_more_than_the_clock_around_them() -> None:
 def test_more_launches_in_a_sample_do_not_change_the_time_of_one() -> None:
     few, many = (value(measured("kernel-launch", launches=launches), "wall_time") for launches in (500, 5000))
     assert many == pytest.approx(few, rel=0.25)
+
+
+def test_a_burst_is_faster_than_what_the_power_limit_leaves() -> None:
+    """In alternation: a bf16 product is what draws the most power."""
+    lasting, bursts = [], []
+    for _ in range(3):
+        lasting.append(measured("gemm", precision="bf16", size=8192, warm_up="3s", budget="2s"))
+        bursts.append(measured("gemm", precision="bf16", size=8192, burst=True, budget="4s"))
+    for name, results in (("sustained", lasting), ("burst", bursts)):
+        rates = " ".join(f"{value(result, 'compute_rate') / 1e12:.0f}" for result in results)
+        print(f"gemm bf16, {name}: {rates} TFLOP/s; {Pace.model_validate(results[-1].facts['pace']).reason}")
+        assert {result.facts["pace"]["kind"] for result in results} == {name}
+    if (lasting[-1].facts["pace"]["power_limited"] or 0.0) > 0.5:
+        assert value(bursts[-1], "compute_rate") > 1.02 * value(lasting[-1], "compute_rate")
+
+
+@pytest.mark.parametrize(("seconds", "kind"), [("3s", "sustained"), ("50ms", "short")])
+def test_matmul_says_at_which_pace_it_was_measured(seconds: str, kind: str) -> None:
+    result = measured("matmul", precision="fp32", m=2048, n=2048, k=2048, warm_up=seconds, budget=seconds)
+    print("matmul:", Pace.model_validate(result.facts["pace"]).reason)
+    assert result.facts["pace"]["kind"] == kind
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])

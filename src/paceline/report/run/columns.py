@@ -19,7 +19,7 @@ from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
 
-_WORDS = {"metric", "slo"}  # columns that hold no numbers
+_WORDS = {"metric", "slo", "pace"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
 _WIDE = {"samples", "offered", "goodput", "p95", "batch", "cpu", "gpu", "energy", "cost"}  # not on a terminal
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Step time": "Step"}  # on a terminal
@@ -67,7 +67,11 @@ def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRo
     for key, header, fill in fillers:
         cells = tuple(fill(row) for row in rows)
         # On a terminal, figures that lead are worth their width; that no request failed goes without saying.
-        is_wide = not any(cell.sort for cell in cells) if key == "failed" else key in _WIDE
+        is_wide = key in _WIDE
+        if key == "failed":
+            is_wide = not any(cell.sort for cell in cells)
+        elif key == "pace":  # one pace of all cases sets none apart
+            is_wide = len({cell.text for cell in cells}) == 1
         columns.append(
             Column(
                 header,
@@ -133,6 +137,7 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
         ("peak", "% of peak", lambda row: _of(row, "peak_share")),
         ("rate", "Rate", rate),
         *(storage if category == Category.STORAGE else [("time", "Time", time)]),
+        ("pace", "Pace", _pace),
         ("samples", "Samples", _samples),
     ]
     if not alone and not names <= _OBVIOUS:
@@ -173,6 +178,7 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
         ("p99", "p99", tail),
         ("memory", "Device memory" if on_device else "Host memory", memory),
         ("mfu", "MFU", lambda row: _of(row, "mfu")),
+        ("pace", "Pace", _pace),
         ("samples", "Samples", _samples),
     ]
 
@@ -197,6 +203,12 @@ def _p99(figure: Measurement | None) -> Cell:
 
 def _result(row: CaseRow) -> Cell:
     return _number(row.headline.value, row.headline.unit) if row.headline else Cell()
+
+
+def _pace(row: CaseRow) -> Cell:
+    """Whether the device kept it up: sustained, burst or short."""
+    pace = row.record.pace
+    return Cell(pace.kind, pace.kind, pace.reason) if pace else Cell()
 
 
 def _samples(row: CaseRow) -> Cell:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Literal
 
 import pytest
 from rich.console import Console
 
 from paceline.analysis.summary import summarize_run
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Measurement
-from paceline.core.subject import Subject
+from paceline.core.record import Measurement, Record
+from paceline.core.subject import Pace, Subject
 from paceline.report import charts
 from paceline.report.export import csv
 from paceline.report.numbers import show_at
@@ -44,6 +45,31 @@ def test_one_table_for_each_category_in_order() -> None:
     assert list(found) == ["Compute", "Memory", "Communication"]
     assert found["Compute"] == ["Case", "Metric", "Result", "±", "% of peak", "Time", "Samples"]
     assert found["Memory"] == ["Case", "Metric", "Result", "±", "At", "Time", "Samples", "Warnings"]
+
+
+def paced(index: int, kind: Literal["sustained", "burst", "short"]) -> Record:
+    pace = Pace(kind=kind, load_before=2.5, measured=2.0, boost=2.0)
+    return gemm(index, "bf16", 7e14, None, burst=kind == "burst").model_copy(update={"pace": pace})
+
+
+def test_the_pace_of_each_case_is_in_its_row() -> None:
+    run = run_of([paced(0, "sustained"), paced(1, "burst")])
+    assert [column.header for column in case_tables(summarize_run(run))[0].columns][-2:] == ["Pace", "Samples"]
+    text, page = shown(run), to_html(run)
+    assert "sustained" in text
+    assert "burst" in text
+    assert 'title="2.5 s under load before and 2 s while measured"' in page
+
+
+def test_on_a_terminal_one_pace_of_all_cases_takes_no_column() -> None:
+    run = run_of([paced(0, "short"), paced(1, "short")])
+    assert "Pace" not in shown(run)
+    assert "Pace" in to_markdown(run)
+
+
+def test_a_burst_does_not_win_against_a_load_that_lasts() -> None:
+    groups = summarize_run(run_of([paced(0, "sustained"), paced(1, "burst")])).groups
+    assert [len(group.rows) for group in groups] == [1, 1]
 
 
 def test_models_alone_have_one_table_without_a_heading() -> None:
