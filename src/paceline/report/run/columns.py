@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.analysis import serving
@@ -14,7 +14,7 @@ from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.document import Badge, Cell, Column, Tone
-from paceline.report.numbers import half_width, show_at, show_value
+from paceline.report.numbers import figure_interval, show_at, show_figure, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
@@ -66,6 +66,8 @@ def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRo
     columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
     for key, header, fill in fillers:
         cells = tuple(fill(row) for row in rows)
+        if key == "interval":
+            header, cells = interval_column(cells)
         # On a terminal, figures that lead are worth their width; that no request failed goes without saying.
         is_wide = key in _WIDE
         if key == "failed":
@@ -218,7 +220,14 @@ def _samples(row: CaseRow) -> Cell:
 def _interval(row: CaseRow) -> Cell:
     if row.headline is None or row.headline.interval is None or row.headline.relative is None:
         return Cell()
-    return Cell(half_width(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
+    return Cell(figure_interval(row.headline), row.headline.relative, _between(row.headline))
+
+
+def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:
+    """The header of a column of intervals, and its cells: where all are half-widths, the header says so for them."""
+    if all(not cell.text or cell.text.startswith("± ") for cell in cells):
+        return "±", tuple(replace(cell, text=cell.text.removeprefix("± ")) for cell in cells)
+    return "Interval", tuple(cells)
 
 
 def _between(figure: Measurement) -> str:
@@ -238,8 +247,8 @@ def _served(name: str, show: Callable[[float], str]) -> Filler:
         if figure is None:
             return Cell()
         text, leads = show(figure.value), row.headline is not None and row.headline.name == name
-        if name in ("capacity", "throughput") and figure.relative is not None:
-            text = f"{text} {half_width(figure.relative)}"
+        if name in ("capacity", "throughput"):
+            text = show_figure(figure, show)
         return Cell(one_line(text), _sortable(figure.value), _between(figure), leads)
 
     return cell
