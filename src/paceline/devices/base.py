@@ -96,6 +96,7 @@ class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
     is_accelerator: ClassVar[bool] = True  # has memory and time of its own: work is issued to it, and waited for
+    settling_seconds: ClassVar[float] = 2.5  # the least warm-up: at its power limit a device takes seconds to settle
     supports_graphs: ClassVar[bool] = False  # a step can be recorded once and replayed with one launch
     graph_name: ClassVar[str] = "graph"
     collective_backend: ClassVar[str] = "gloo"  # of torch.distributed, between devices of this kind

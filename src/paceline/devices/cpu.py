@@ -39,6 +39,7 @@ class CpuKind(DeviceKind):
     name = HOST
     noun = "CPU"
     is_accelerator = False
+    settling_seconds = 0.5
 
     def count(self) -> int:
         return 1

@@ -171,7 +171,8 @@ class MicroSession:
 
         self.device.synchronize()
         self.ranks.meet()
-        warm = loop.warm_up(step, new_timeline(), self.parameters, agree=agree, report=report)
+        settling = self.device.kind.settling_seconds
+        warm = loop.warm_up(step, new_timeline(), self.parameters, settling=settling, agree=agree, report=report)
         self.ranks.meet()
         timeline = new_timeline()
         timed = loop.measure(step, timeline, self.parameters, agree=agree, report=report)
