@@ -21,8 +21,9 @@ class Cell:
     bound: float
     at_most: bool = False  # the bound is the largest that is allowed, not the least
     hits: int = 0
-    tries: int = 0  # those in which something was said; withheld ones are not among them
-    withheld: int = 0
+    tries: int = 0  # those in which something was said
+    withheld: int = 0  # beyond those: what could not be said was not
+    wrong_of: int | None = None  # where misses are held against more than `tries`: the withheld ones too
     value: float | None = None
     error: float = 0.0  # standard error of `value`
     width: float | None = None  # median width, over that of an interval that knows the process
@@ -53,7 +54,7 @@ class Cell:
             return True
         missed = self.hits if self.at_most else self.tries - self.hits
         allowed = self.bound if self.at_most else 1.0 - self.bound
-        return at_least(missed, self.tries, allowed) >= WRONGLY / cells
+        return at_least(missed, self.wrong_of or self.tries, allowed) >= WRONGLY / cells
 
 
 def at_least(count: int, tries: int, share: float) -> float:

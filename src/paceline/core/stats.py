@@ -1,9 +1,9 @@
 """The one place where samples become percentiles, intervals and outliers, live and afterwards.
 
 Percentiles interpolate linearly between order statistics. The interval of the median comes from order
-statistics and assumes no distribution; that of the mean uses Student's t. Samples that follow one another
-are rarely independent, so both intervals count an effective number of samples, corrected for the
-correlation of neighbours: noise that comes in waves does not pass for precision.
+statistics and assumes no distribution. That of the mean takes the variance of a mean from the slowest waves of the
+samples, corrects for skewness, and counts rare stalls as events. Samples that follow one another are rarely
+independent, so both count an effective number of samples: noise that comes in waves does not pass for precision.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from pydantic import BaseModel, ConfigDict
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 CONFIDENCE = 0.95
+ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third of the samples where they are few
+FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
+LEAST_WAVES = 4  # of the slowest, which tell the variance of the mean
+MOST_SKEW = 0.35  # of a mean: beyond it the correction for skewness is no longer one
+STALL = 4.0  # times the median: a sample that took longer is a stall where such samples are rare
 
 Samples = Sequence[float] | NDArray[np.float64]
 
@@ -99,10 +104,6 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
     ordered = np.sort(values)
     mean = math.fsum(values) / values.size
     deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
-    mean_interval = None
-    if effective >= 2:
-        reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * (deviation / math.sqrt(effective))
-        mean_interval = Interval(low=mean - reach, high=mean + reach, confidence=confidence)
     return Summary(
         count=int(values.size),
         effective_count=effective,
@@ -111,8 +112,8 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
         minimum=float(ordered[0]),
         maximum=float(ordered[-1]),
         deviation=deviation,
-        mean_interval=mean_interval,
-        median_interval=_median_interval(ordered, effective, confidence),
+        mean_interval=_mean_interval(values, effective, confidence),
+        median_interval=_median_interval(values, ordered, effective, confidence),
         percentiles={f"{p:g}": float(np.percentile(ordered, p)) for p in PERCENTILES},
         outliers=int(outliers(ordered).sum()),
     )
@@ -124,15 +125,24 @@ def median_interval(samples: Samples, confidence: float = CONFIDENCE, *, indepen
     Samples are `independent` where their order means nothing: those of different machines.
     """
     values = np.asarray(samples, dtype=np.float64)
-    effective = float(values.size) if independent else effective_count(values)
-    return _median_interval(np.sort(values), effective, confidence)
+    ordered = np.sort(values)
+    if independent:
+        return _order_interval(ordered, float(values.size), confidence)
+    return _median_interval(values, ordered, effective_count(values), confidence)
+
+
+def mean_interval(samples: Samples, confidence: float = CONFIDENCE) -> Interval | None:
+    """Where the mean of the process behind the samples lies, given in their order; None where too few are effective."""
+    values = np.asarray(samples, dtype=np.float64)
+    return _mean_interval(values, effective_count(values), confidence)
 
 
 def effective_count(samples: Samples) -> float:
-    """How many independent samples these are worth: n / (1 + 2 * sum of the autocorrelations).
+    """How many independent samples these are worth, with the benefit of the doubt given to correlation.
 
-    The sum runs over lags until neighbouring pairs of autocorrelations stop being positive (Geyer). Negative
-    correlation earns nothing: the result never exceeds the number of samples.
+    The lesser of two estimates: n / (1 + 2 * sum of the autocorrelations of the ranks), whose sum runs until
+    neighbouring pairs stop being positive (Geyer), and what the slowest decay of the correlation leaves.
+    Negative correlation earns nothing: the result never exceeds the number of samples.
     """
     values = np.asarray(samples, dtype=np.float64)
     n = values.size
@@ -142,10 +152,7 @@ def effective_count(samples: Samples) -> float:
     # Ranks, so that one huge outlier neither hides nor fakes correlation.
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
     ranks = (np.bincount(same, weights=ranks) / sizes)[same]
-    centred = ranks - ranks.mean()
-    padded = np.fft.rfft(centred, 2 * n)
-    correlation = np.fft.irfft(padded * np.conj(padded))
-    correlation /= correlation[0]
+    correlation = _autocorrelation(ranks)
     total = 0.0
     for lag in count(1, 2):  # all correlations together are negative, so that one pair is
         # A small sample's correlation of order 1/sqrt(n) is noise, not a wave.
@@ -153,7 +160,40 @@ def effective_count(samples: Samples) -> float:
         if pair <= 2.0 / math.sqrt(n):
             break
         total += pair
-    return n / (1.0 + 2.0 * total)
+    summed = n / (1.0 + 2.0 * total)
+    if n < FEW:
+        return summed
+    decay = _slowest_decay(values)
+    return max(1.0, min(summed, n * (1.0 - decay) / (1.0 + decay)))
+
+
+def _slowest_decay(values: NDArray[np.float64]) -> float:
+    """By what factor the correlation falls from one sample to the next, at the slowest that the samples allow.
+
+    A short series shows less correlation than there is, so that the bias is taken out and a standard error added: what
+    a few samples cannot distinguish from noise would pass for precision. Slow waves beneath fast noise hardly
+    show between neighbours; they show between samples that are further apart.
+    """
+    n = values.size
+    correlation = _autocorrelation(np.clip(values, *np.percentile(values, (2.0, 98.0))))
+    nearest = float(correlation[1])
+    if nearest <= -2.0 / math.sqrt(n):
+        return 0.0  # neighbours differ rather than resemble each other
+    unbiased = (n * nearest + 1.0) / (n - 3.0)
+    slowest = unbiased + math.sqrt(max(0.0, 1.0 - nearest**2) / n)
+    lag = 2
+    while lag < n // 2 and correlation[lag] > 3.0 / math.sqrt(n):
+        slowest = max(slowest, float(correlation[lag]) ** (1.0 / lag))
+        lag += lag
+    return min(max(slowest, 0.0), 0.999)
+
+
+def _autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred = values - values.mean()
+    # Twice as long, so that the end does not meet the beginning, and a power of two, which is fast.
+    waves = np.fft.rfft(centred, 1 << (2 * values.size - 1).bit_length())
+    correlation = np.fft.irfft(waves * np.conj(waves))
+    return np.asarray(correlation / correlation[0] if correlation[0] > 0 else np.zeros_like(correlation))
 
 
 def outliers(samples: Samples) -> NDArray[np.bool_]:
@@ -215,7 +255,138 @@ def _blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(rows[:, ends : rows.shape[1] - ends].mean(axis=1))
 
 
-def _median_interval(ordered: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:
+def _mean_interval(values: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:
+    n = values.size
+    if effective < (2.0 if n < FEW else min(ENOUGH, n / 3.0)):
+        return None
+    mean = math.fsum(values) / n
+    if n < FEW:
+        error = float(values.std(ddof=1)) / math.sqrt(effective)
+        reach = student_quantile(0.5 + confidence / 2.0, effective - 1.0) * error
+        return Interval(low=mean - reach, high=mean + reach, confidence=confidence)
+    below, above = _reach(values, effective, confidence)
+    stalls = _stalls(values)
+    if stalls.any():
+        fewer, more = _stall_reach(values, stalls, confidence)
+        below, above = max(below, fewer), max(above, more)
+    return Interval(low=mean - below, high=mean + above, confidence=confidence)
+
+
+def _reach(values: NDArray[np.float64], effective: float, confidence: float) -> tuple[float, float]:
+    """How far the true mean may lie below and above that of the samples.
+
+    The variance of the mean is the power of the slowest waves, of which each is an independent look at it, so that
+    Student's t has as many degrees of freedom. Skewed samples leave more room on the side of their long tail (Hall).
+    """
+    n = values.size
+    centred = values - values.mean()
+    waves = _waves(n, effective)
+    error = math.sqrt(_power(centred, waves, effective) / n)
+    plain = student_quantile(0.5 + confidence / 2.0, float(waves))
+    spread = float(centred.std())
+    if spread == 0.0 or error == 0.0:
+        return plain * error, plain * error
+    skew = float((centred**3).mean()) / spread**3 / math.sqrt(effective)
+    skew = MOST_SKEW * math.tanh(skew / MOST_SKEW)
+    below, above = (max(plain, abs(_without_skew(side * plain, skew))) for side in (1.0, -1.0))
+    return below * error, above * error
+
+
+def _waves(n: int, effective: float) -> int:
+    return min(n - 1, max(LEAST_WAVES, round(math.pow(effective, 2.0 / 3.0))))
+
+
+def _power(centred: NDArray[np.float64], waves: int, effective: float) -> float:
+    """The variance of the mean, times the number of samples; alternation, which has no slow waves, earns nothing."""
+    slow = _cosine_power(centred, waves)
+    return slow if effective < centred.size else max(slow, float((centred**2).mean()))
+
+
+def _cosine_power(centred: NDArray[np.float64], waves: int) -> float:
+    """The mean square of the slowest cosine waves; for independent samples that is their variance."""
+    n = centred.size
+    if n > 1024:  # a few samples less, so that the transform's length has small factors
+        n -= n % (1 << (n.bit_length() - 8))
+        centred = centred[:n] - centred[:n].mean()
+    mirrored = np.fft.rfft(np.concatenate((centred, centred[::-1])))[1 : waves + 1]
+    turned = mirrored * np.exp(-0.5j * np.pi * np.arange(1, waves + 1) / n)
+    return float((turned.real**2).mean()) / (2.0 * n)
+
+
+def _without_skew(t: float, skew: float) -> float:
+    """The value of a studentised mean whose cubic transformation, which takes the skewness away, is `t` (Hall)."""
+    if abs(skew) < 1e-6:
+        return t
+    inner = 1.0 + skew * (t - skew / 6.0)
+    return 3.0 * (math.copysign(abs(inner) ** (1.0 / 3.0), inner) - 1.0) / skew
+
+
+def _stalls(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which samples are stalls: many times longer than the median, and rare."""
+    middle = float(np.median(values))
+    slow = values > STALL * middle if middle > 0 else np.zeros(values.size, dtype=np.bool_)
+    return slow if slow.sum() <= 0.05 * values.size else np.zeros(values.size, dtype=np.bool_)
+
+
+def _stall_reach(values: NDArray[np.float64], stalls: NDArray[np.bool_], confidence: float) -> tuple[float, float]:
+    """How far off the mean may be where a few samples took many times longer: how many there are is an event count.
+
+    The samples without what the stalls add have a reach of their own; the number of stalls, those in a row taken as
+    one, has that of a Poisson count. The two are joined so that each end takes its own (MOVER).
+    """
+    middle = float(np.median(values))
+    calm = np.where(stalls, middle, values)
+    below, above = _reach(calm, effective_count(calm), confidence)
+    excess = float((values - calm).sum()) / values.size
+    events = int((stalls[1:] & ~stalls[:-1]).sum()) + int(stalls[0])
+    fewest, most = _poisson_limits(events, confidence)
+    sizes = values[stalls] - middle
+    # How much one adds is known from as many as there are.
+    doubt = float(sizes.std()) / float(sizes.mean()) / math.sqrt(events) if events > 1 else 0.0
+    down = excess * math.hypot(1.0 - fewest / events, 2.0 * doubt)
+    up = excess * math.hypot(most / events - 1.0, 2.0 * doubt)
+    return math.hypot(below, down), math.hypot(above, up)
+
+
+@lru_cache(maxsize=4096)
+def _poisson_limits(events: int, confidence: float) -> tuple[float, float]:
+    """Between which means a Poisson count has not happened to be this one (Garwood)."""
+    outside = (1.0 - confidence) / 2.0
+
+    def solve(chance_above: float, count: int) -> float:
+        # The mean at which at least `count` events have this chance; it grows with the mean.
+        low, high = 0.0, count + 10.0 * math.sqrt(count) + 20.0
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            term = total = math.exp(-middle)
+            for k in range(1, count):
+                term *= middle / k
+                total += term
+            low, high = (middle, high) if 1.0 - total < chance_above else (low, middle)
+        return low
+
+    return (solve(outside, events) if events else 0.0), solve(1.0 - outside, events + 1)
+
+
+def _median_interval(
+    values: NDArray[np.float64], ordered: NDArray[np.float64], effective: float, confidence: float
+) -> Interval | None:
+    """From how far off one half the share of samples below it may be, taken as a mean of zeros and ones (Woodruff)."""
+    n = int(ordered.size)
+    if n < FEW or effective < min(ENOUGH, n / 3.0):
+        return _order_interval(ordered, effective, confidence)
+    middle = float(np.median(ordered))
+    # Values equal to the median lie half on either side.
+    below = (values < middle) + 0.5 * (values == middle)
+    waves = _waves(n, effective)
+    power = max(_power(below - below.mean(), waves, effective), 0.25 / n)
+    reach = student_quantile(0.5 + confidence / 2.0, float(waves)) * math.sqrt(power / n)
+    ranks = np.clip(n * np.array([0.5 - reach, 0.5 + reach]) - 0.5, 0, n - 1)
+    low, high = np.interp(ranks, np.arange(n), ordered).tolist()
+    return Interval(low=low, high=high, confidence=confidence)
+
+
+def _order_interval(ordered: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:
     n = int(ordered.size)
     if n < 2:
         return None
