@@ -5,186 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
-from paceline.analysis.plan.timing import LIBAI, Cluster
-from paceline.core.device import is_accelerator
+from paceline.cli._plan_cluster import ClusterEstimate, ClusterRequest, find_cluster
+from paceline.cli._sources import read_sources
 from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
-from paceline.core.quantity import parse_size, show_count, show_scaled, show_size
+from paceline.core.quantity import parse_size, show_count, show_size
 from paceline.core.subject import FloatPrecision
-from paceline.core.transformer import as_published, transformer
-from paceline.devices import datasheet, device_count
-from paceline.machine import describe
-from paceline.machine.profile import identity_of, load_profile
+from paceline.core.transformer import Transformer, as_published, transformer
+from paceline.devices import device_count
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:
-    from paceline.core.environment import Gpu
-    from paceline.core.profile import Ceiling, Profile
+    from paceline.analysis.plan.calibrate import Calibration
     from paceline.core.run import RunRecords
     from paceline.report.document import Document
 
-
-# What compiled layers of BERT and GPT-2 with a large micro-batch were measured to reach on an H200, as a part of the
-# datasheet's rate and of the fastest matrix product, and what a layer costs in addition, however small the batch.
-OF_DATASHEET = 0.53
-OF_MATRIX_PRODUCT = 0.67
-LAYER_OVERHEAD = 250e-6
-OF_MEMORY_BANDWIDTH = 0.9
-OF_LINKS = 0.75  # an all-reduce's part of what the links of a GPU carry
-OVERLAP = 0.8  # of the gradients' reduction with the backward pass
-PCIE = 20e9  # an all-reduce between GPUs without links of their own
-SMALL_ALL_REDUCE = 20e-6
-SMALL_BETWEEN_NODES = 40e-6
-NETWORK_PER_GPU = 50e9  # a port of 400 Gbit/s for each GPU
-GPUS_PER_NODE = 8
 
 FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)}
 BATCH_PER_GPU = 32
 HEAD_SIZE = 64
 MOST = 1_000_000  # of anything that a layout counts
 _COUNT = click.IntRange(1, MOST)
-
-
-@dataclass(frozen=True)
-class ClusterRequest:
-    """What the user says of the GPUs."""
-
-    gpus: int  # all nodes together
-    device: str | None
-    memory: int | None
-    gpus_per_node: int | None
-    network: float | None  # bytes per second of one node
-    precision: LayoutPrecision | None
-
-
-@dataclass(frozen=True)
-class ClusterEstimate:
-    """The cluster to plan for, and what its figures rest on."""
-
-    cluster: Cluster
-    device: str
-    precision: LayoutPrecision
-    basis: tuple[str, ...]
-    is_published: bool = False  # whether it is the one of the published figures, trained as they were
-
-
-def find_cluster(request: ClusterRequest) -> ClusterEstimate:
-    """The best figures of the GPUs: measured, otherwise those of the datasheet, otherwise published ones of others."""
-    if request.device is not None:
-        return estimate(request, request.device)
-    environment = describe()
-    gpus = [gpu for gpu in environment.usable_gpus if gpu.name]
-    if not gpus:
-        return _published(request)
-    return estimate(request, gpus[0].name or "", gpus, load_profile(identity_of(environment)))
-
-
-def estimate(
-    request: ClusterRequest, name: str, gpus: Sequence[Gpu] = (), profile: Profile | None = None
-) -> ClusterEstimate:
-    """A cluster of GPUs of this name, by what was measured of those here, if there are some, or by the datasheet."""
-    sheet = datasheet(name)
-    precision: LayoutPrecision = request.precision or "bf16"
-    product = profile.ceiling("compute", precision, device_name=name) if profile is not None else None
-    streamed: Ceiling | None = None
-    sums: list[Ceiling] = []
-    if profile is not None and product is not None:
-        rate, peak = product.value * OF_MATRIX_PRODUCT, product.datasheet or product.value
-        streamed = profile.ceiling("memory", "device memory", device_name=name)
-        sums = [one for one in profile.ceilings if one.name.startswith("all-reduce, ") and is_accelerator(one.device)]
-        basis = [
-            f"measured ceilings of {name} on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}: matrix product in "
-            f"{precision} {show_scaled(product.value, 'FLOP/s')}, of which layers are assumed to reach "
-            f"{100 * OF_MATRIX_PRODUCT:.0f} %"
-        ]
-    elif sheet is not None:
-        precision = request.precision or ("bf16" if sheet.rate("bf16") else "fp16")
-        of_sheet = sheet.rate(precision)
-        if of_sheet is None:
-            message = f"{name} does not compute in {precision}: choose another --precision"
-            raise InputError("precision-not-supported", message, key="--precision", value=precision)
-        rate, peak = of_sheet * OF_DATASHEET, of_sheet
-        basis = [
-            f"the datasheet of {name}: {show_scaled(peak, 'FLOP/s')} in {precision}, of which layers are assumed to "
-            f"reach {100 * OF_DATASHEET:.0f} %"
-        ]
-    else:
-        message = (
-            f"there are no figures of {name} in {precision}: measure it first (paceline machine --measure), or plan "
-            "for another with --device"
-        )
-        if request.device is not None:
-            message = (
-                f"there is no datasheet of '{name}': write the name as the driver gives it, such as H200, "
-                "'H100 80GB HBM3', A100-SXM4-80GB, L40S or V100-SXM2"
-            )
-        raise InputError("unknown-device", message, key="--device", value=name)
-    if streamed is not None:
-        bandwidth = streamed.value
-    elif sheet is not None:
-        bandwidth = OF_MEMORY_BANDWIDTH * sheet.memory_bandwidth
-    else:
-        message = f"the memory of {name} was not measured: measure again (paceline machine --measure)"
-        raise InputError("memory-not-measured", message, value=name)
-    link = next((one.value for one in sums if one.kind == "link"), None)
-    if link is None:
-        link, how = PCIE, "over PCIe"
-        if sheet is not None and sheet.link_bandwidth:
-            link, how = OF_LINKS * sheet.link_bandwidth, f"{100 * OF_LINKS:.0f} % of NVLink"
-        if request.gpus > 1:
-            reached = show_scaled(link, "B/s")
-            basis.append(f"an all-reduce between the GPUs of a node assumed to reach {reached}, {how}")
-    memory = request.memory or (gpus[0].memory_total if gpus else None)
-    if not memory:
-        message = "how much memory the GPU has is not in its datasheet: add --memory, such as 80GiB"
-        raise InputError("missing-memory", message, key="--memory")
-    per_node = request.gpus_per_node or (len(gpus) if len(gpus) > 1 else GPUS_PER_NODE)
-    network = request.network or NETWORK_PER_GPU * per_node
-    of_network = f"a network of {show_scaled(network, 'B/s')} for each node"
-    if request.network is not None:
-        basis.append(f"{of_network}, as given")
-    elif request.gpus > per_node:
-        basis.append(f"{of_network} assumed; give yours with --network")
-    cluster = Cluster(
-        gpus_per_node=per_node,
-        memory=float(memory),
-        rate=rate,
-        peak=peak,
-        memory_bandwidth=bandwidth,
-        intra_bandwidth=link,
-        intra_latency=next((one.value for one in sums if one.kind == "latency"), SMALL_ALL_REDUCE),
-        inter_bandwidth=network,
-        inter_latency=SMALL_BETWEEN_NODES,
-        layer_overhead=LAYER_OVERHEAD,
-        overlap=OVERLAP,
-    )
-    return ClusterEstimate(cluster, name, precision, tuple(basis))
-
-
-def _published(request: ClusterRequest) -> ClusterEstimate:
-    if request.precision not in (None, "fp16"):
-        message = (
-            f"there is no GPU here, and the published figures that stand in for one are in fp16: name the GPU to plan "
-            f"for in {request.precision}, such as --device H200 --memory 141GB"
-        )
-        raise InputError("precision-not-published", message, key="--precision", value=request.precision)
-    cluster = replace(
-        LIBAI,
-        gpus_per_node=request.gpus_per_node or LIBAI.gpus_per_node,
-        memory=request.memory or LIBAI.memory,
-        inter_bandwidth=request.network or LIBAI.inter_bandwidth,
-    )
-    basis = (
-        "the throughputs that LiBai published of nodes with eight V100, to which the formulas were fitted: no GPU is "
-        "here and none is named; plan for yours with --device NAME --memory SIZE"
-    )
-    return ClusterEstimate(cluster, "V100", "fp16", (basis,), is_published=True)
 
 
 @click.command()
@@ -204,9 +51,16 @@ def _published(request: ClusterRequest) -> ClusterEstimate:
 @click.option(
     "--device", metavar="NAME", help="Plan for this GPU by its datasheet, such as H200, not for this machine."
 )
+@click.option(
+    "--calibrate",
+    "results",
+    metavar="RESULTS",
+    multiple=True,
+    help="Fit the formulas to the layouts measured in a run, a tag or a file, and say the error; may be repeated.",
+)
 @click.option("--top", type=_COUNT, default=5, show_default=True, help="How many layouts to show.")
 @click.option("--verify", is_flag=True, help="Measure the shown layouts here, and compare that with the prediction.")
-@click.option("--store", metavar="PATH|URL", help="With --verify: where results go.")
+@click.option("--store", metavar="PATH|URL", help="With --verify: where results go; with --calibrate: where they are.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(
     model: str,
@@ -225,14 +79,36 @@ def command(
     network: str | None,
     gpus_per_node: int | None,
     precision: LayoutPrecision | None,
+    results: tuple[str, ...],
 ) -> None:
     """Say which data x tensor x pipeline layout, micro-batch and checkpointing to train MODEL in: gpt2 or bert.
 
     Memory and time of every layout are predicted by formulas, and nothing is run. The layouts are words that
     'paceline run parallel --case' takes.
     """
-    if store is not None and not verify:
-        raise InputError("store-without-verify", "--store goes with --verify", key="--store", value=store)
+    if store is not None and not (verify or results):
+        message = "--store goes with --verify or --calibrate"
+        raise InputError("store-without-verify", message, key="--store", value=store)
+    shape = _shape(model, layers, hidden, heads, sequence)
+    size = _size("--memory", memory)
+    rate = _size("--network", network and network.strip().removesuffix("/s"))
+    estimate, fit = _cluster(ClusterRequest(gpus, device, size, gpus_per_node, rate, precision), results, store)
+    shape = as_published(shape) if estimate.is_published else shape
+    batch = _batch(gpus, global_batch)
+    layouts = plan(shape, estimate.cluster, gpus=gpus, global_batch=batch, precision=estimate.precision)
+    shown = layouts.candidates[:top]
+    if verify:
+        _refuse_elsewhere(device, gpus)
+    if as_json:
+        document = _document(layouts, shown, estimate, fit)
+        click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
+    else:
+        terminal.show(_page(layouts, shown, estimate))
+    if verify:
+        sys.exit(_measure(layouts, shown, store, as_json=as_json))
+
+
+def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: int | None) -> Transformer:
     if model not in FAMILIES:
         raise unknown("model", model, FAMILIES, key="model")
     usual = max(1, hidden // HEAD_SIZE)
@@ -243,34 +119,44 @@ def command(
     if hidden % heads:
         message = f"--hidden {hidden} is not a multiple of --heads {heads}"
         raise InputError("not-a-multiple", message, key="--hidden", value=hidden)
-    shape = transformer(FAMILIES[model], layers, hidden, heads, sequence)
-    size = _size("--memory", memory)
-    rate = _size("--network", network and network.strip().removesuffix("/s"))
-    estimate = find_cluster(ClusterRequest(gpus, device, size, gpus_per_node, rate, precision))
-    shape = as_published(shape) if estimate.is_published else shape
-    batch = global_batch or BATCH_PER_GPU * gpus
+    return transformer(FAMILIES[model], layers, hidden, heads, sequence)
+
+
+def _cluster(
+    request: ClusterRequest, results: Sequence[str], store: str | None
+) -> tuple[ClusterEstimate, Calibration | None]:
+    from paceline.cli._plan_rows import calibrated, experience
+
+    if results:
+        return calibrated(request, read_sources(results, store))
+    estimate = find_cluster(request)
+    if estimate.from_datasheet:
+        estimate = replace(estimate, basis=(*estimate.basis, experience(estimate.device)))
+    return estimate, None
+
+
+def _batch(gpus: int, given: int | None) -> int:
+    batch = given or BATCH_PER_GPU * gpus
     if batch > MOST:
         message = (
             f"{BATCH_PER_GPU} samples for each of {gpus} GPUs are a batch of {batch:,}, more than the {MOST:,} that a "
             "layout takes: give a smaller --global-batch"
         )
         raise InputError("batch-too-large", message, key="--global-batch", value=batch)
-    layouts = plan(shape, estimate.cluster, gpus=gpus, global_batch=batch, precision=estimate.precision)
-    shown = layouts.candidates[:top]
-    if verify and device is not None:
+    return batch
+
+
+def _refuse_elsewhere(device: str | None, gpus: int) -> None:
+    if device is not None:
         message = "--verify measures on this machine: leave out --device"
         raise InputError("verify-with-device", message, key="--device", value=device)
-    if verify and gpus > (here := device_count()):
+    if gpus > (here := device_count()):
         message = f"--verify measures on this machine, which has {here} GPUs, but the plan is for {gpus}"
         raise InputError("too-few-gpus", message, key="--gpus", value=gpus)
-    if as_json:
-        document = _document(layouts, shown, estimate)
-        click.echo(json.dumps({"event": "plan"} | document) if verify else json.dumps(document, indent=2))
-    else:
-        terminal.show(_page(layouts, shown, estimate))
-    if not verify:
-        return
-    # Measure the layouts like any suite, and compare the result with the prediction.
+
+
+def _measure(layouts: LayoutPlan, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
+    """Measure the layouts like any suite, and compare the result with the prediction; the exit code."""
     from paceline.cli import _running
     from paceline.core.suite import Suite
 
@@ -286,7 +172,7 @@ def command(
             _show_compared(lines)
 
     output = _running.Output(as_json=as_json, report=False, answer=answer)
-    sys.exit(_running.start(suite.name, _running.expand_here(suite, {}), store, output))
+    return _running.start(suite.name, _running.expand_here(suite, {}), store, output)
 
 
 def _size(flag: str, text: str | None) -> int | None:
@@ -301,12 +187,16 @@ def _size(flag: str, text: str | None) -> int | None:
     return size
 
 
-def _document(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate) -> dict[str, Any]:
+def _document(
+    layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEstimate, fit: Calibration | None
+) -> dict[str, Any]:
     parts = ("data", "tensor", "pipeline", "micro_batch", "checkpointing")
     return {
         "kind": "prediction",
         "basis": list(estimate.basis),
         "device": estimate.device,
+        "device_chosen": estimate.chosen,
+        "calibration": _calibration(fit) if fit is not None else None,
         "model": asdict(layouts.model) | {"parameters": layouts.model.parameters},
         "cluster": asdict(layouts.cluster),
         "considered": layouts.considered,
@@ -324,6 +214,19 @@ def _document(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: Cluster
                 "memory_bytes": asdict(one.memory) | {"peak": one.memory.peak, "occupied": one.memory.occupied},
             }
             for one in shown
+        ],
+    }
+
+
+def _calibration(fit: Calibration) -> dict[str, Any]:
+    """What was fitted, and each layout with what a fit to the others fit of it."""
+    misses = fit.misses or [None] * len(fit.observations)
+    return {
+        "fitted": {name: getattr(fit.cluster, name) for name in fit.fitted},
+        "median_error": fit.typical_miss,
+        "layouts": [
+            {"layout": str(one.layout), "measured_samples_per_s": one.samples_per_s, "error_left_out": miss}
+            for one, miss in zip(fit.observations, misses, strict=True)
         ],
     }
 
@@ -358,7 +261,8 @@ def _page(layouts: LayoutPlan, shown: Sequence[Candidate], estimate: ClusterEsti
         Section(items=(Lines(as_cases, Tone.TEXT),)),
         Section(items=(Lines((summary,), Tone.NOTE), Lines(estimate.basis, Tone.BASIS))),
     )
-    answer = f"Predicted best: {best.layout}, {show_count(best.samples_per_s)} samples/s."
+    where = f"on {best.layout.world_size} {estimate.device}, {estimate.chosen}"
+    answer = f"Predicted best: {best.layout}, {show_count(best.samples_per_s)} samples/s {where}."
     return Document("Plan", (Block(answer, "", sections),))
 
 

@@ -23,10 +23,11 @@ class Transformer:
     vocabulary: int  # before padding
     scored: int  # tokens of a sample that the head predicts
     even_stages: bool = False  # whether pipeline stages share the layers evenly, though the last has the head as well
+    fused_attention: bool = True  # one kernel, which skips masked scores and writes none; otherwise all are written
 
     @property
     def causal(self) -> bool:
-        """Whether a token attends only to those before it, which halves the work of attention."""
+        """Whether a token attends only to those before it."""
         return self.family == "gpt2"
 
     def padded_vocabulary(self, tensor: int) -> int:
@@ -60,23 +61,37 @@ class Transformer:
         return float(TRAINING_FACTOR * samples * self.sequence * 24 * self.hidden**2)
 
     def attention_flops(self, samples: int) -> float:
-        """Training FLOPs of attention's scores and sums in one layer: 3 x 4 s h a token, half of that if causal."""
-        per_token = (2 if self.causal else 4) * self.sequence * self.hidden
-        return float(TRAINING_FACTOR * samples * self.sequence * per_token)
+        """Training FLOPs of attention's scores and sums in one layer: 3 x 4 s h a token, masked or not."""
+        return float(TRAINING_FACTOR * samples * self.sequence * 4 * self.sequence * self.hidden)
 
-    def head_flops(self, samples: int, tensor: int) -> float:
-        """Training FLOPs of the projection onto the vocabulary: 3 x 2 h V a token that is scored."""
-        vocabulary = self.padded_vocabulary(tensor)
-        return float(TRAINING_FACTOR * samples * self.scored * 2 * self.hidden * vocabulary)
+    def layer_cost(self, samples: int, attention_cost: float = 1.0) -> float:
+        """FLOPs that one layer computes, those of attention weighted: a fused kernel skips the half that is masked."""
+        skipped = 2 if self.causal and self.fused_attention else 1
+        return self.linear_flops(samples) + self.attention_flops(samples) / skipped * attention_cost
 
-    def step_flops(self, samples: int, tensor: int = 1) -> float:
-        """Training FLOPs of a batch: 72 B s L h^2 (1 + s/(12 h) + V/(12 L h)), with s/(6 h) where not causal.
+    def head_flops(self, samples: int, tensor: int | None = None) -> float:
+        """Training FLOPs of the head: 3 x 2 h V a token that is scored, and as many of BERT's transform with V = h.
 
-        Megatron's formula; its last term counts only tokens that are scored, over the vocabulary as it is padded for so
-        many tensor-parallel ranks. Recomputed activations are not counted: they are a cost, not work.
+        V is the vocabulary, or with `tensor` what it is padded to for so many tensor-parallel ranks.
+        """
+        vocabulary = self.vocabulary if tensor is None else self.padded_vocabulary(tensor)
+        transform = 0 if self.causal else self.hidden
+        return float(TRAINING_FACTOR * samples * self.scored * 2 * self.hidden * (vocabulary + transform))
+
+    def step_flops(self, samples: int) -> float:
+        """Training FLOPs of a batch: 72 B s L h^2 (1 + s/(6 h) + V/(12 L h)), the one count behind an MFU.
+
+        Megatron's formula (Narayanan et al., 2021) without recomputation, and what counting operators gives. The head
+        counts only tokens that are scored. What a program computes beyond that (activations again, a padded vocabulary)
+        is a cost, not work, so that the count is the same in every layout.
         """
         of_layers = self.layers * (self.linear_flops(samples) + self.attention_flops(samples))
-        return of_layers + self.head_flops(samples, tensor)
+        return of_layers + self.head_flops(samples)
+
+    @property
+    def forward_flops(self) -> int:
+        """Of one sample."""
+        return int(self.step_flops(1)) // TRAINING_FACTOR
 
     def stage_layers(self, stages: int, tensor: int) -> tuple[int, ...]:
         """How many layers each pipeline stage has: one each, and every further one goes to the stage with the least.
@@ -84,8 +99,7 @@ class Transformer:
         The head counts as so many layers as it has their work, over the vocabulary as it is padded for so many
         tensor-parallel ranks.
         """
-        one = self.linear_flops(1) + self.attention_flops(1)
-        head = 0.0 if self.even_stages else self.head_flops(1, tensor) / one
+        head = 0.0 if self.even_stages else self.head_flops(1, tensor) / self.layer_cost(1)
         return _share_out(self.layers, stages, head)
 
 
@@ -132,5 +146,5 @@ def transformer(
 
 
 def as_published(model: Transformer) -> Transformer:
-    """As both systems train it: the head over every token, and equally many layers on each stage."""
-    return replace(model, scored=model.sequence, even_stages=True)
+    """As both systems train it: the head over every token, equally many layers on each stage, scores written."""
+    return replace(model, scored=model.sequence, even_stages=True, fused_attention=False)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paceline.core.transformer import transformer
 from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, token_loss
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def _make_batch(shape: BertShape, samples: int, generator: torch.Generator) -> B
     return Batch(inputs=(tokens.scatter(1, masked, MASK_TOKEN), types, masked), targets=(targets,))
 
 
-def _spec(size: str, parameters: int, flops: int, shape: BertShape) -> ModelSpec:
+def _spec(size: str, parameters: int, shape: BertShape) -> ModelSpec:
+    sizes = transformer("bert", shape.layers, shape.hidden, shape.heads, shape.sequence, shape.vocabulary)
     return ModelSpec(
         name=f"bert-{size}",
         family="bert",
@@ -80,7 +82,7 @@ def _spec(size: str, parameters: int, flops: int, shape: BertShape) -> ModelSpec
         f"{shape.sequence} tokens a sample, the head over {shape.masked} masked ones, no dropout",
         build=partial(build_scaled, build_bert, shape, TINY),
         parameters=parameters,
-        flops=flops,
+        flops=sizes.forward_flops,
         batch_size=16,
         sample="sequence",
         fp8=True,
@@ -90,6 +92,6 @@ def _spec(size: str, parameters: int, flops: int, shape: BertShape) -> ModelSpec
 
 BASE = BertShape(layers=12, hidden=768, heads=12)
 MODELS = (
-    _spec("base", 109_514_298, 100_481_679_360, BASE),
-    _spec("large", 335_174_458, 340_175_945_728, replace(BASE, layers=24, hidden=1024, heads=16)),
+    _spec("base", 109_514_298, BASE),
+    _spec("large", 335_174_458, replace(BASE, layers=24, hidden=1024, heads=16)),
 )

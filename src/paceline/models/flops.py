@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.core.transformer import TRAINING_FACTOR
 from paceline.models.base import ModelSpec, Scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-TRAINING_FACTOR = 3
 
 
 def forward_flops(spec: ModelSpec, scale: Scale = "full") -> float:

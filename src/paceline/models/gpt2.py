@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paceline.core.transformer import transformer
 from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, token_loss
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def _make_batch(shape: Gpt2Shape, samples: int, generator: torch.Generator) -> B
     return Batch(inputs=(tokens[:, :-1].contiguous(),), targets=(tokens[:, 1:].contiguous(),))
 
 
-def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:
+def _spec(size: str, parameters: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:
+    sizes = transformer("gpt2", shape.layers, shape.hidden, shape.heads, shape.sequence, shape.vocabulary)
     return ModelSpec(
         name=f"gpt2-{size}",
         family="gpt2",
@@ -62,7 +64,7 @@ def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Sh
         f"{shape.sequence} tokens a sample, no dropout",
         build=partial(build_scaled, build_gpt2, shape, TINY),
         parameters=parameters,
-        flops=flops,
+        flops=sizes.forward_flops,
         batch_size=batch_size,
         sample="sequence",
         fp8=True,
@@ -72,8 +74,8 @@ def _spec(size: str, parameters: int, flops: int, batch_size: int, shape: Gpt2Sh
 
 SMALL = Gpt2Shape(layers=12, hidden=768, heads=12)
 MODELS = (
-    _spec("small", 124_439_808, 291_648_307_200, 8, SMALL),
-    _spec("medium", 354_823_168, 826_951_073_792, 8, replace(SMALL, layers=24, hidden=1024, heads=16)),
-    _spec("large", 774_030_080, 1_774_570_700_800, 4, replace(SMALL, layers=36, hidden=1280, heads=20)),
-    _spec("xl", 1_557_611_200, 3_506_703_564_800, 4, replace(SMALL, layers=48, hidden=1600, heads=25)),
+    _spec("small", 124_439_808, 8, SMALL),
+    _spec("medium", 354_823_168, 8, replace(SMALL, layers=24, hidden=1024, heads=16)),
+    _spec("large", 774_030_080, 4, replace(SMALL, layers=36, hidden=1280, heads=20)),
+    _spec("xl", 1_557_611_200, 4, replace(SMALL, layers=48, hidden=1600, heads=25)),
 )

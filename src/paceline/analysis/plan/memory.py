@@ -1,7 +1,8 @@
 """How much memory a rank needs at the peak of a training step, in bytes, by what it is for.
 
 For one stage of a 1F1B pipeline with compiled layers. P are the parameters of a rank, b the samples of a micro-batch,
-s the tokens of a sample (r of them scored), h the hidden size, t the tensor-parallel ranks, V the padded vocabulary.
+s the tokens of a sample (r of them scored), h the hidden size, a the heads, t the tensor-parallel ranks, V the padded
+vocabulary.
 
                        16 bits            fp32
     parameters         4 P                4 P                in fp32, which the optimizer updates
@@ -9,17 +10,19 @@ s the tokens of a sample (r of them scored), h the hidden size, t the tensor-par
     gradients          4 P                4 P
     optimizer          8 P                8 P                two moments in fp32
     kept by a layer    s b h (8 + 24/t)   s b h (16 + 48/t)
+    its scores         5 a s^2 b/t        9 a s^2 b/t        where attention is not fused
     input of a layer   2 s b h            4 s b h            all that is kept with checkpointing
     vocabulary         4 r b V/t          8 r b V/t          10 and 12 with tensor parallelism
-    working            s b h (4 + 8/t)    s b h (4 + 16/t)
+    working            s b h (4 + 8/t)    s b h (4 + 16/t)   and 2 or 4 a s^2 b/t where attention is not fused
 
 A layer keeps what its backward pass reads. Whole on every tensor-parallel rank are the inputs of two norms and of two
 products, 2 bytes a number each. Split over the ranks are queries, keys and values (6), the output of attention (2), and
-both sides of the GELU (8 each). Attention that never writes its square of scores keeps no more. The vocabulary's part,
-on the last stage and for one micro-batch, is the logits and their gradient (2 each); where tensor parallelism keeps the
-loss from being compiled, log-probabilities and gradient are fp32 (4 each). Working memory is the gradients of one
-layer's activations, of the two sides of the GELU one at a time, as the second takes the place of what the first was
-made from; and with checkpointing also that layer's activations, computed again.
+both sides of the GELU (8 each). Fused attention keeps no more. Without it, each head keeps squares of probabilities
+before and after dropout (2 each) and dropout's mask (1). The vocabulary's part, on the last stage and for one
+micro-batch, is the logits and their gradient (2 each); where tensor parallelism keeps the loss from being compiled,
+log-probabilities and gradient are fp32 (4 each). Working memory is the gradients of one layer's activations, of the two
+sides of the GELU one at a time, as the second takes the place of what the first was made from; the gradient of one
+square of scores; and with checkpointing also that layer's activations, computed again.
 """
 
 from __future__ import annotations
@@ -87,10 +90,11 @@ def stage_memory(model: Transformer, layout: Layout, stage: int) -> RankMemory:
     width = 4 if layout.precision == "fp32" else 2  # bytes of a number as it is computed
     parameters = stage_parameters(model, layout, stage)
     numbers = layout.micro_batch * model.sequence * model.hidden
-    layer = numbers * (4 * width + 12 * width / layout.tensor)
+    scores = 0.0 if model.fused_attention else layout.micro_batch * model.heads * model.sequence**2 / layout.tensor
+    layer = numbers * (4 * width + 12 * width / layout.tensor) + scores * (2 * width + 1)
     of_layer = numbers * width if layout.checkpointing else layer
     layers = model.stage_layers(layout.pipeline, layout.tensor)[stage]
-    working = numbers * (4 + 4 * width / layout.tensor)
+    working = numbers * (4 + 4 * width / layout.tensor) + scores * width
     vocabulary = 0.0
     if stage == layout.pipeline - 1:
         entries = model.padded_vocabulary(layout.tensor) / layout.tensor

@@ -36,11 +36,10 @@ class Cluster:
     attention_cost: float = 1.0  # the same for a FLOP of attention's scores
     overlap: float = 0.0  # part of the data-parallel reduction that may hide behind the last backward pass
     contention: float = 0.0  # N nodes have (2/N)^this of the bandwidth that two have
-    skips_masked: bool = True  # whether causal attention computes only the half that is not masked
     reduced_bytes: int = 4  # of a gradient on the wire
 
 
-# Nodes of eight V100; from `rate` on, as fitted to every throughput that LiBai published (tests/support/plan_fit.py).
+# Nodes of eight V100; from `rate` on, as fitted to every throughput that LiBai published (`calibrate.py`).
 LIBAI = Cluster(
     gpus_per_node=8,
     memory=32 * 1024**3,
@@ -48,17 +47,16 @@ LIBAI = Cluster(
     memory_bandwidth=900e9,
     inter_latency=50e-6,
     neighbours=4,
-    skips_masked=False,
     reduced_bytes=2,
     rate=6.23e13,
-    intra_bandwidth=7.43e10,
+    intra_bandwidth=7.42e10,
     inter_bandwidth=2.18e10,
-    intra_latency=3.4e-4,
-    layer_overhead=1.99e-4,
-    head_cost=0.178,
-    attention_cost=4.4,
-    overlap=0.0291,
-    contention=0.944,
+    intra_latency=3.39e-4,
+    layer_overhead=2.07e-4,
+    head_cost=0.182,
+    attention_cost=4.38,
+    overlap=0.0305,
+    contention=0.948,
 )
 
 
@@ -175,9 +173,8 @@ def step_time(model: Transformer, layout: Layout, cluster: Cluster) -> StepTime:
 def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> StepTime:
     layers = model.stage_layers(layout.pipeline, layout.tensor)[index]
     samples, ranks = layout.micro_batch, layout.tensor
-    masked = 2 if model.causal and not cluster.skips_masked else 1  # computed for nothing, so no work of the model
-    work = model.linear_flops(samples) + model.attention_flops(samples) * masked * cluster.attention_cost
-    in_layers = layers * (work / ranks / cluster.rate + cluster.layer_overhead)
+    of_layer = model.layer_cost(samples, cluster.attention_cost) / ranks / cluster.rate
+    in_layers = layers * (of_layer + cluster.layer_overhead)
     in_head = model.head_flops(samples, ranks) / ranks / cluster.rate * cluster.head_cost
     output = samples * model.sequence * model.hidden * (4 if layout.precision == "fp32" else 2)  # bytes
     sums = layers * (REDUCTIONS + (REDUCTIONS_AGAIN if layout.checkpointing else 0))

@@ -14,10 +14,11 @@ from paceline.benchmarks._model.benchmark import Action, P
 from paceline.benchmarks._model.measuring import StepSession, StepWork
 from paceline.benchmarks.ranks import Ranks, emulated
 from paceline.core.errors import MissingDependency, Unsupported
+from paceline.core.transformer import TRAINING_FACTOR
 from paceline.devices import Device
 from paceline.measure.memory import Peak, measured_peak_flops, peak_flops
 from paceline.models.base import Batch, ModelSpec, Workload, low_dtype, seed_everything, set_fp32_mode
-from paceline.models.flops import TRAINING_FACTOR, forward_flops, training_flops
+from paceline.models.flops import forward_flops, training_flops
 
 if TYPE_CHECKING:
     from torch import nn

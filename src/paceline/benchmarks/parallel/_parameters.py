@@ -43,11 +43,10 @@ def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> 
     return draw_rows(workload, parameters.seed, data_rank * size, size)
 
 
+_COUNTED = "all of attention's square, forward and backward as 3 x forward; recomputation and padding are no work"
 FLOPS_FORMULA = {
-    "gpt2": "Megatron-LM's: 72 B s L h^2 (1 + s/(12h) + V/(12Lh)); causal attention counts half, forward and backward "
-    "as 3 x forward, recomputation not at all, V is the padded vocabulary",
-    "bert": "Megatron-LM's for full attention and a head over m of s tokens: 72 B s L h^2 (1 + s/(6h) + (m/s) V/(12Lh))"
-    "; forward and backward as 3 x forward, recomputation not at all, V is the padded vocabulary",
+    "gpt2": f"Megatron-LM's: 72 B s L h^2 (1 + s/(6h) + V/(12Lh)); {_COUNTED}",
+    "bert": f"Megatron-LM's for a head over m of s tokens: 72 B s L h^2 (1 + s/(6h) + (m/s) (V+h)/(12Lh)); {_COUNTED}",
 }
 LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
 BERT_TOKENS = 104  # the mask token is the last of them

@@ -217,7 +217,7 @@ class Parallel(Benchmark[ParallelParameters]):
                 samples=layout.global_batch / layout.world_size,
                 sample_name="sequence",
                 tokens=layout.global_batch * parameters.tokens / layout.world_size,
-                flops=parameters.transformer.step_flops(layout.global_batch, layout.tensor) / layout.world_size,
+                flops=parameters.transformer.step_flops(layout.global_batch) / layout.world_size,
                 peak=peak_of(device, layout.precision),
             )
             result = measure_steps(training, recorded.take, work, first_seconds, context)

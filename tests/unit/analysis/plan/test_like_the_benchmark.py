@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.analysis.plan.memory import in_flight, stage_memory
+from paceline.analysis.plan.search import candidate
+from paceline.analysis.plan.timing import LIBAI
+from paceline.benchmarks._model.measuring import MFU, StepWork, step_measurements
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.core.layout import Layout, ModelFamily
 from paceline.core.transformer import transformer
+from paceline.measure.memory import Peak
+from paceline.models import MODELS
+from paceline.models.flops import training_flops
 
 WORDS = (
     "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g",
@@ -43,3 +51,36 @@ def test_layers_are_split_as_the_benchmark_splits_them(family: ModelFamily, hidd
         assert model.stage_layers(3, tensor) == split
         held = [stage_memory(model, word, stage).activations / in_flight(word, stage) for stage in range(3)]
         assert held == pytest.approx([held[0] / split[0] * one for one in split])
+
+
+def mfu(flops: float, seconds: float) -> float:
+    """As `train` and `parallel` report it, for a rank that does so much in every step."""
+    work = StepWork(8.0, "sequence", None, flops, Peak(125e12, "a datasheet"))
+    (value,) = [one.value for one in step_measurements([seconds] * 3, work) if one.metric.name == MFU.name]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2-small", {"model": "gpt2", "layers": 12, "hidden": 768, "heads": 12}),
+        ("gpt2-medium", {"model": "gpt2"}),
+        ("gpt2-xl", {"model": "gpt2", "layers": 48, "hidden": 1600, "heads": 25}),
+        ("bert-large", {"model": "bert", "vocabulary": 30522}),
+    ],
+)
+def test_train_parallel_and_plan_have_one_mfu(name: str, parameters: dict[str, object]) -> None:
+    in_train = 8 * training_flops(MODELS.registry().get(name))
+    benchmark = ParallelParameters.model_validate(parameters | {"precision": "fp16", "micro_batch": 8})
+    in_parallel = benchmark.transformer.step_flops(benchmark.layout.global_batch)
+    assert in_train == in_parallel
+    planned = candidate(benchmark.transformer, benchmark.layout, replace(LIBAI, peak=125e12))
+    assert planned.mfu == pytest.approx(mfu(in_train, planned.time.total) / 100, rel=1e-12)
+
+
+@pytest.mark.parametrize("mesh", ["8x1x1", "1x8x1", "1x2x4_ac"])
+def test_the_mfu_of_a_layout_follows_from_its_throughput_alone(mesh: str) -> None:
+    word = f"gpt2/nl24_fp16_{mesh}_mb4_gb64_1n8g"
+    planned = candidate(transformer("gpt2", 24), Layout.parse(word), LIBAI)
+    medium = training_flops(MODELS.registry().get("gpt2-medium"))
+    assert planned.mfu == pytest.approx(planned.samples_per_s * medium / 8 / 125e12, rel=1e-12)

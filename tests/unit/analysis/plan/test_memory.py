@@ -20,12 +20,13 @@ from paceline.analysis.plan.memory import (
     stage_memory,
     stage_parameters,
 )
+from paceline.analysis.plan.rows import published_observations
 from paceline.core.layout import Layout
-from paceline.core.transformer import Transformer, as_published, transformer
-from support.plan_fit import observations
+from paceline.core.transformer import Transformer, transformer
 
 GPT2 = transformer("gpt2", 24)
 BERT = transformer("bert", 24)
+ALL_SCORED_GPT2, ALL_SCORED_BERT = (replace(one, scored=one.sequence, even_stages=True) for one in (GPT2, BERT))
 GIB = 1024**3
 
 
@@ -64,10 +65,10 @@ def test_fp32_has_no_casts_and_wider_activations() -> None:
 @pytest.mark.parametrize(
     ("model", "word", "gib"),
     [  # on an H200: the whole model compiled, BERT's head over all tokens
-        (as_published(GPT2), "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g", 10.7),
-        (as_published(GPT2), "gpt2/nl24_bf16_1x1x1_mb32_gb32_1n1g", 36.1),
-        (as_published(BERT), "bert/nl24_bf16_1x1x1_mb24_gb24_1n1g", 15.0),
-        (as_published(BERT), "bert/nl24_bf16_1x1x1_mb128_gb128_1n1g", 61.4),
+        (ALL_SCORED_GPT2, "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g", 10.7),
+        (ALL_SCORED_GPT2, "gpt2/nl24_bf16_1x1x1_mb32_gb32_1n1g", 36.1),
+        (ALL_SCORED_BERT, "bert/nl24_bf16_1x1x1_mb24_gb24_1n1g", 15.0),
+        (ALL_SCORED_BERT, "bert/nl24_bf16_1x1x1_mb128_gb128_1n1g", 61.4),
         # and the benchmark `parallel`, docs/reference/h200.md
         (GPT2, "gpt2/nl24_bf16_1x1x1_mb6_gb6_1n1g", 9.90),
         (GPT2, "gpt2/nl24_bf16_1x1x1_mb32_gb32_1n1g", 32.04),
@@ -81,7 +82,7 @@ def test_the_peak_is_near_what_was_measured(model: Transformer, word: str, gib: 
 
 
 def test_every_layout_that_was_published_fits_the_32_gib_it_ran_in() -> None:
-    for one in observations("libai"):
+    for one in published_observations("libai"):
         assert rank_memory(one.model, one.layout).fits(32 * GIB), one.layout
 
 
@@ -148,6 +149,23 @@ def test_every_part_is_as_the_table_has_it(word: str, stage: int, expected: tupl
     assert memory.vocabulary == 3 * 4 * entries * of_entry
     assert memory.temporary == WORKSPACE
     assert memory.single_pass is (where.micro_batches == 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "of_scores", "of_working"),
+    [
+        ("bert/nl6_bf16_1x1x1_mb3_gb6_1n1g", 5, 2),
+        ("bert/nl6_fp32_1x1x1_mb3_gb6_1n1g", 9, 4),
+        ("bert/nl6_bf16_1x2x1_mb3_gb6_1n2g", 5 / 2, 2 / 2),
+        ("bert/nl6_bf16_1x1x1_ac_mb3_gb6_1n1g", 0, 2 + 5),
+    ],
+)
+def test_attention_that_is_not_fused_keeps_its_scores(word: str, of_scores: float, of_working: float) -> None:
+    where = layout(word)
+    fused, written = (rank_memory(replace(TINY, fused_attention=fused), where) for fused in (True, False))
+    squares = 3 * 2 * 10**2  # samples, heads, tokens with each other
+    assert written.activations - fused.activations == pytest.approx(6 * of_scores * squares)
+    assert written.working - fused.working == pytest.approx(of_working * squares)
 
 
 @pytest.mark.parametrize(

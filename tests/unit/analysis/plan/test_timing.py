@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.analysis.plan.calibrate import samples_per_second
 from paceline.analysis.plan.memory import stage_parameters
 from paceline.analysis.plan.timing import (
     Cluster,
@@ -19,7 +20,6 @@ from paceline.analysis.plan.timing import (
 )
 from paceline.core.layout import Layout
 from paceline.core.transformer import transformer
-from support.plan_fit import samples_per_second
 
 PLAIN = Cluster(
     gpus_per_node=8,
@@ -40,18 +40,18 @@ def timed(word: str, cluster: Cluster = PLAIN) -> StepTime:
 
 
 def test_the_flops_are_megatrons() -> None:
-    b, s, layers, h, v = 6, 1024, 24, 1024, 50304
-    by_formula = 72 * b * s * layers * h**2 * (1 + s / (12 * h) + v / (12 * layers * h))
+    b, s, layers, h, v = 6, 1024, 24, 1024, 50257
+    by_formula = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
     assert EVEN.step_flops(6) == pytest.approx(by_formula)
     bert = transformer("bert", 24)
-    s, v, m = 512, 21248, 80
-    by_formula = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + m / s * v / (12 * layers * h))
+    s, v, m = 512, 21128, 80
+    by_formula = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + m / s * (v + h) / (12 * layers * h))
     assert bert.step_flops(6) == pytest.approx(by_formula)
 
 
 def test_one_gpu_computes_and_updates_and_nothing_else() -> None:
     time = timed("gpt2/nl24_bf16_1x1x1_mb6_gb24_1n1g")
-    assert time.compute == pytest.approx(EVEN.step_flops(24) / PLAIN.rate)
+    assert time.compute == pytest.approx((24 * EVEN.layer_cost(24) + EVEN.head_flops(24, 1)) / PLAIN.rate)
     assert time.optimizer == pytest.approx(34 * EVEN.parameters / 1e12)
     assert time.communication == time.bubble == time.recompute == 0
     assert time.total == pytest.approx(time.compute + time.optimizer)
@@ -59,7 +59,7 @@ def test_one_gpu_computes_and_updates_and_nothing_else() -> None:
 
 def test_checkpointing_computes_a_third_of_the_layers_again() -> None:
     time = timed("gpt2/nl24_bf16_1x1x1_ac_mb6_gb24_1n1g")
-    assert time.recompute == pytest.approx((EVEN.step_flops(24) - EVEN.head_flops(24, 1)) / 3 / PLAIN.rate)
+    assert time.recompute == pytest.approx(24 * EVEN.layer_cost(24) / 3 / PLAIN.rate)
 
 
 def test_equal_stages_wait_for_p_minus_1_of_m_micro_batches() -> None:
@@ -92,7 +92,7 @@ def test_gradients_are_summed_once_a_step_and_hide_behind_the_backward_pass() ->
     assert hidden.data == pytest.approx(one.data / 4)
     slow = replace(PLAIN, overlap=1.0, intra_bandwidth=1e9)
     whole = all_reduce_time(slow, 4.0 * EVEN.parameters, RankPlacement(8, 1, 8))
-    behind = 2 / 3 * EVEN.step_flops(4) / slow.rate
+    behind = 2 / 3 * (24 * EVEN.layer_cost(4) + EVEN.head_flops(4, 1)) / slow.rate
     assert timed("gpt2/nl24_bf16_8x1x1_mb4_gb32_1n8g", slow).data == pytest.approx(whole - behind)
 
 
@@ -177,7 +177,6 @@ COSTLY = replace(
     attention_cost=3.0,
     overlap=0.25,
     contention=0.5,
-    skips_masked=False,
     reduced_bytes=2,
 )
 
@@ -200,11 +199,12 @@ def test_a_whole_step_is_what_its_stages_take(
     in_tensor, in_pipeline, in_data = (RankPlacement(*place) for place in places)
     hidden, tokens = 1024, 2 * model.sequence  # two samples in a micro-batch
     is_gpt2, wide = layout.model == "gpt2", 4 if layout.precision == "fp32" else 2
-    # Scores of masked tokens are computed as well, so that both models have four products of them.
-    per_token = 72 * hidden**2 + 3.0 * 12 * model.sequence * hidden
+    # Attention costs three times its FLOPs, of which the kernel of GPT-2 skips the masked half.
+    per_token = 72 * hidden**2 + 3.0 * (6 if is_gpt2 else 12) * model.sequence * hidden
     of_layer = tokens * per_token / layout.tensor / 100e12 + 5e-3
     scored = tokens if is_gpt2 else 2 * 80
-    of_head = 0.5 * 6 * scored * hidden * model.padded_vocabulary(layout.tensor) / layout.tensor / 100e12
+    outputs = model.padded_vocabulary(layout.tensor) + (0 if is_gpt2 else hidden)
+    of_head = 0.5 * 6 * scored * hidden * outputs / layout.tensor / 100e12
     volume = tokens * hidden * wide
     compute = [count * of_layer for count in layers]
     again = [seconds / 3 if layout.checkpointing else 0.0 for seconds in compute]
@@ -231,11 +231,11 @@ def test_a_whole_step_is_what_its_stages_take(
 
 
 def test_masked_scores_cost_only_where_they_are_computed() -> None:
-    word = "gpt2/nl24_bf16_1x1x1_mb6_gb24_1n1g"
-    wasteful = timed(word, replace(PLAIN, skips_masked=False))
-    assert wasteful.compute - timed(word).compute == pytest.approx(24 * EVEN.attention_flops(24) / PLAIN.rate)
+    layout = Layout.parse("gpt2/nl24_bf16_1x1x1_mb6_gb24_1n1g")
+    fused, written = (step_time(replace(EVEN, fused_attention=fused), layout, PLAIN) for fused in (True, False))
+    assert written.compute - fused.compute == pytest.approx(24 * EVEN.attention_flops(24) / 2 / PLAIN.rate)
     bert, bert_word = transformer("bert", 24), Layout.parse("bert/nl24_bf16_1x1x1_mb6_gb24_1n1g")
-    assert step_time(bert, bert_word, replace(PLAIN, skips_masked=False)) == step_time(bert, bert_word, PLAIN)
+    assert step_time(replace(bert, fused_attention=False), bert_word, PLAIN) == step_time(bert, bert_word, PLAIN)
 
 
 def test_the_reduction_hides_behind_the_shortest_backward_pass() -> None:
@@ -243,7 +243,7 @@ def test_the_reduction_hides_behind_the_shortest_backward_pass() -> None:
     layout = Layout.parse("gpt2/nl24_bf16_2x1x2_mb4_gb32_2n2g").check()
     largest = max(stage_parameters(EVEN, layout, stage) for stage in range(2))
     reduction = all_reduce_time(slow, 4.0 * largest, RankPlacement(2, 1, 2))
-    first_stage = 12 * (EVEN.linear_flops(4) + EVEN.attention_flops(4)) / slow.rate  # the last one has the head
+    first_stage = 12 * EVEN.layer_cost(4) / slow.rate  # the last one has the head
     assert step_time(EVEN, layout, slow).data == pytest.approx(reduction - 2 / 3 * first_stage)
 
 
@@ -273,7 +273,7 @@ def test_a_faster_part_never_slows_and_nothing_beats_compute_alone(
     before = samples_per_second(EVEN, layout, PLAIN)
     better = replace(PLAIN, **{faster: 2 * getattr(PLAIN, faster)})  # type: ignore[arg-type]
     assert samples_per_second(EVEN, layout, better) >= before * (1 - 1e-9)
-    assert before < layout.world_size * PLAIN.rate / (EVEN.step_flops(64) / 64)
+    assert before < layout.world_size * PLAIN.rate / (24 * EVEN.layer_cost(1))
     parts = step_time(EVEN, layout, PLAIN)
     assert min(parts.compute, parts.recompute, parts.tensor, parts.pipeline, parts.data, parts.optimizer) >= 0
     assert parts.bubble >= -1e-9

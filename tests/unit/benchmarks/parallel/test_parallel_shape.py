@@ -20,7 +20,7 @@ SMALL = {"layers": 3, "hidden": 12, "heads": 2, "sequence": 24, "vocabulary": 34
 
 
 def step_flops(parameters: ParallelParameters) -> float:
-    return parameters.transformer.step_flops(parameters.layout.global_batch, parameters.layout.tensor)
+    return parameters.transformer.step_flops(parameters.layout.global_batch)
 
 
 def stage_layers(parameters: ParallelParameters) -> list[int]:
@@ -34,29 +34,29 @@ def masked(tokens: int) -> int:
 
 def test_flops_of_gpt2_by_hand() -> None:
     flops = step_flops(ParallelParameters(model="gpt2", **SMALL))
-    # forward of 2 x 24 tokens: three layers of 24 h^2 and half of 4 s h each, and a head of 2 h V; three times that
-    layers = 48 * 3 * (24 * 144 + 2 * 24 * 12)
+    # forward of 2 x 24 tokens: three layers of 24 h^2 and 4 s h each, and a head of 2 h V; three times that
+    layers = 48 * 3 * (24 * 144 + 4 * 24 * 12)
     head = 48 * 2 * 12 * 3456
-    assert layers + head == 4_561_920
-    assert flops == pytest.approx(3 * 4_561_920)
-    assert FLOPS_FORMULA["gpt2"].startswith("Megatron-LM's: 72 B s L h^2 (1 + s/(12h) + V/(12Lh))")
+    assert layers + head == 4_644_864
+    assert flops == 3 * 4_644_864
+    assert FLOPS_FORMULA["gpt2"].startswith("Megatron-LM's: 72 B s L h^2 (1 + s/(6h) + V/(12Lh))")
 
 
 def test_flops_of_bert_count_all_of_attention_and_the_masked_part_of_the_head() -> None:
     assert masked(24) == 16
     flops = step_flops(ParallelParameters(model="bert", **SMALL))
     layers = 48 * 3 * (24 * 144 + 4 * 24 * 12)
-    head = 2 * 16 * 2 * 12 * 3456
+    head = 2 * 16 * 2 * 12 * (3456 + 12)
     assert flops == pytest.approx(3 * (layers + head))
-    assert "(m/s) V" in FLOPS_FORMULA["bert"]
+    assert "(m/s) (V+h)" in FLOPS_FORMULA["bert"]
 
 
 def test_flops_are_those_of_the_whole_batch_in_any_layout() -> None:
     alone = step_flops(ParallelParameters(case="gpt2/nl24_fp16_1x1x1_mb4_gb64_1n1g"))
-    spread = step_flops(ParallelParameters(case="gpt2/nl24_fp16_2x1x4_ac_mb4_gb64_1n8g"))
-    assert alone == spread
+    for mesh, machines in (("2x1x4_ac", "1n8g"), ("1x8x1", "1n8g")):  # eight tensor-parallel ranks pad the vocabulary
+        assert step_flops(ParallelParameters(case=f"gpt2/nl24_fp16_{mesh}_mb4_gb64_{machines}")) == alone
     tokens = 64 * 1024
-    by_hand = 72 * tokens * 24 * 1024**2 * (1 + 1024 / (12 * 1024) + 50304 / (12 * 24 * 1024))
+    by_hand = 72 * tokens * 24 * 1024**2 * (1 + 1024 / (6 * 1024) + 50257 / (12 * 24 * 1024))
     assert alone == pytest.approx(by_hand)
 
 
