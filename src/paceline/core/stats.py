@@ -189,7 +189,8 @@ def _slowest_decay(values: NDArray[np.float64]) -> float:
 
 
 def _autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    centred = values - values.mean()
+    # Of equal values only rounding is left, and that would be correlated.
+    centred = values - values.mean() if np.ptp(values) else np.zeros_like(values)
     # Twice as long, so that the end does not meet the beginning, and a power of two, which is fast.
     waves = np.fft.rfft(centred, 1 << (2 * values.size - 1).bit_length())
     correlation = np.fft.irfft(waves * np.conj(waves))

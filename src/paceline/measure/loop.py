@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from paceline.core.gc_pause import no_garbage
 from paceline.core.parameters import SPAN
 from paceline.core.record import RecordWarning
-from paceline.core.stats import Interval, drift_interval, end_size, summarize
+from paceline.core.stats import Interval, Summary, drift_interval, end_size, summarize
 from paceline.devices.timeline import Clock, Phases, Timeline, monotonic
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ MIN_SECONDS = 0.5  # a few fast steps agree with each other long before clocks a
 REPORT_SECONDS = 0.25
 MEAN_TOLERANCE = 3.0  # how much wider than that of the median the interval of the mean may be
 LONGER = "--span 60s --warm-up 30s --budget 60s"
+FEWEST = 5  # samples of which something can be said
 LOOK_SPACING = 500.0  # times what a look took
 
 Step = Callable[[], object]
@@ -207,13 +208,28 @@ class StopRule(_Rule):
         return drift is not None and drift.most_off <= BOUND
 
     def _narrow(self) -> bool:
-        summary = summarize(self.samples)
-        median, mean = summary.median_interval, summary.mean_interval
-        if median is None or mean is None or median.confidence < 0.9:
-            return False
+        summary, interval = summarize(self.samples), self.parameters.interval
         # Throughput is made of the mean, which rare stalls move and the median does not see.
-        interval = self.parameters.interval
-        return median.relative(summary.median) <= interval and mean.relative(summary.mean) <= MEAN_TOLERANCE * interval
+        return median_width(summary) <= interval and mean_width(summary) <= MEAN_TOLERANCE * interval
+
+
+def median_width(summary: Summary) -> float:
+    """By what part the median may be off; infinite where nobody can say."""
+    return _width(summary, summary.median_interval, summary.median)
+
+
+def mean_width(summary: Summary) -> float:
+    """By what part the mean may be off; infinite where nobody can say."""
+    return _width(summary, summary.mean_interval, summary.mean)
+
+
+def _width(summary: Summary, interval: Interval | None, value: float) -> float:
+    if interval is None or interval.confidence < 0.9:
+        # Samples that wander have no interval, but what is within their range is within it.
+        if summary.count < FEWEST:
+            return math.inf
+        interval = Interval(low=summary.minimum, high=summary.maximum, confidence=1.0)
+    return interval.relative(value)
 
 
 @dataclass(frozen=True)
@@ -288,18 +304,15 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
     count, total = summary.count, sum(timed.samples)
     if reason := _drift_warning(warm, timed, parameters):
         reasons.append(reason)
-    if count < 5 or total < 0.02:
+    if count < FEWEST or total < 0.02:
         remedy = "measure longer, for example --budget 60s, or make the step longer with a larger batch"
         warning("short", f"only {count} steps in {total:.3g} s", remedy)
     wide = max(0.05, parameters.interval)
-    for name, value, interval in (
-        ("median", summary.median, summary.median_interval),
-        ("mean", summary.mean, summary.mean_interval),
-    ):
-        if interval is None or interval.relative(value) > wide:
-            width = "unknown" if interval is None else f"±{interval.relative(value):.1%}"
+    for name, width in (("median", median_width(summary)), ("mean", mean_width(summary))):
+        if width > wide:
+            shown = f"±{width:.1%}" if math.isfinite(width) else "unknown"
             remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
-            warning("imprecise", f"the interval of the {name} is {width} after {count} steps", remedy)
+            warning("imprecise", f"the interval of the {name} is {shown} after {count} steps", remedy)
             break
     if timed.starved > 0.5 * count:
         remedy = "this measures the host's speed of issuing work: use --compile on, --graph or a larger batch"

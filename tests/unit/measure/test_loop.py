@@ -496,7 +496,7 @@ def test_the_mean_may_be_three_times_as_wide_as_the_median() -> None:
     narrow, wide = ([0.1] * 99 + [last] for last in (0.12, 0.9))
     assert looked(stop_rule(narrow), 2)[-1] is Stop.PRECISE
     assert looked(stop_rule(wide), 2)[-1] is None
-    assert looked(stop_rule(wide, interval=0.06), 2)[-1] is Stop.PRECISE
+    assert looked(stop_rule(wide, interval=0.2), 2)[-1] is Stop.PRECISE
 
 
 def test_a_rank_that_others_stop_has_used_its_budget() -> None:
