@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.verdicts import means
+from bench.verdicts.cell import Cell
 from paceline.core.parameters import MeasuringParameters
 from paceline.devices.timeline import HostTimeline
 from paceline.measure import loop
@@ -20,7 +22,6 @@ WARNINGS = {"unsteady", "drifting", "short", "imprecise", "noisy"}
 FAMILIES = ("settling", "step at 2 s", "step at 6 s", "throttling", "drift")
 
 Level = Callable[[float], float]  # seconds under load: the true step time, over that at the end
-Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]  # factors of mean or median 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ def level_of(family: str, rng: np.random.Generator) -> Level:
 
 def shape_of(family: str, rng: np.random.Generator) -> Shape:
     """A shape of this family, with steps and noise drawn at random."""
+    if family == QUIET:
+        noise, correlation = log_uniform(rng, 0.001, 0.005), float(rng.uniform(0.0, 0.5))
+        return Shape(level_of(family, rng), log_uniform(rng, 0.001, 0.1), noise, correlation)
     return Shape(
         level_of(family, rng), log_uniform(rng, 1e-4, 2.0), log_uniform(rng, 0.001, 0.05), float(rng.uniform(0.0, 0.9))
     )
@@ -115,3 +119,66 @@ def measure(shape: Shape, parameters: MeasuringParameters, rng: np.random.Genera
     bias = max(abs(float(np.mean(levels)) - 1.0), abs(float(np.median(levels)) - 1.0))
     kinds = frozenset(warning.kind for warning in loop.warnings(warm, timed, parameters))
     return Measured(bias, kinds & WARNINGS, steps.now)
+
+
+QUIET = "steady and quiet"
+# Mean seconds under load of the same shapes when half a second without a visible drift was enough, for the cost.
+BEFORE = {
+    "settling": 6.8,
+    "step at 2 s": 5.6,
+    "step at 6 s": 5.1,
+    "throttling": 5.7,
+    "drift": 6.9,
+    "steady": 5.6,
+    QUIET: 1.1,
+}
+# The stop rule by itself: an interval that some of the samples reach early, so that looking often would show.
+STOPPING = MeasuringParameters(span=0.0, interval=0.03, budget=12.0)
+STEP_SECONDS = 0.005
+CORRELATIONS = (0.0, 0.7, 0.9)
+
+
+def cells(replicates: int, seed: int) -> Iterator[Cell]:
+    """Warm-ups of every family, steps that are steady, and the stop rule over and over."""
+    count = max(1, min(replicates, SHAPES) // len(FAMILIES))
+    for family in FAMILIES:
+        measured = [of_family(family, seed, index) for index in range(count)]
+        held = sum(one.bias < BIAS or bool(one.warnings) for one in measured)
+        alone = sum(one.bias < BIAS for one in measured)
+        note = f"{alone} of {count} without bias; {cost(family, measured)}"
+        yield Cell(PART, family, "bias below 2 % or a warning", bound=1.0, hits=held, tries=count, note=note)
+    for family, bound in (("steady", 0.75), (QUIET, 0.1)):
+        measured = [of_family(family, seed, index) for index in range(count)]
+        warned = sum(bool(one.warnings) for one in measured)
+        note = cost(family, measured)
+        yield Cell(PART, family, "warnings", bound=bound, at_most=True, hits=warned, tries=count, note=note)
+    fewer = max(1, replicates // 5)
+    for shape in means.SHAPES:
+        for correlation in CORRELATIONS:
+            yield from stopped(shape, correlation, fewer, seed)
+
+
+def of_family(family: str, seed: int, index: int) -> Measured:
+    """One shape, measured with the defaults."""
+    rng = np.random.default_rng([seed, len(family), index])
+    return measure(shape_of(family, rng), MeasuringParameters(), rng)
+
+
+def cost(family: str, measured: list[Measured]) -> str:
+    """The time that it took, now and before."""
+    return f"{np.mean([one.seconds for one in measured]):.1f} s under load, {BEFORE[family]:.1f} s before"
+
+
+def stopped(shape: means.Shape, correlation: float, replicates: int, seed: int) -> Iterator[Cell]:
+    """The intervals of mean and median at the moment at which the loop stopped."""
+    rng = np.random.default_rng([seed, means.SHAPES.index(shape), round(100 * correlation)])
+    batches = []
+    for row in means.series(shape, correlation, 4000, replicates, rng):
+        steps = VirtualSteps(lambda at: 1.0, STEP_SECONDS, np.maximum(row, 0.01))
+        timed = loop.measure(steps, HostTimeline(steps.clock), STOPPING, clock=steps.clock)
+        batches.append(np.asarray(timed.samples) / STEP_SECONDS)
+    case = f"stop rule included: {shape.name}, AR(1) {correlation:g}"
+    length = float(np.median([batch.size for batch in batches]))
+    for cell in means.coverage(case, batches, shape.mean, shape.median):
+        # How long they are is random, so that there is no width to compare with.
+        yield replace(cell, width=None, note=f"stopped at {length:.0f} steps; {replicates} replicates")
