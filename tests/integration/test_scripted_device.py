@@ -213,3 +213,12 @@ def test_a_target_of_an_unknown_kind_is_refused_with_those_there_are(sandbox: Sa
     refused = sandbox.run("run", "nap", "--target", "scriptet:0", env=environment(sandbox))
     assert refused.returncode == 2
     assert "'scriptet:0' is not a target" in refused.stderr and "scripted" in refused.stderr
+
+
+def test_products_and_models_say_at_which_pace_it_was_measured(records: list[Record]) -> None:
+    for record in (records[0], *records[3:]):
+        pace, steps = record.pace, record.measurement("time") or record.measurement("step_time")
+        assert pace is not None
+        assert steps is not None
+        assert pace.measured == pytest.approx(sum(steps.samples), rel=1e-6)
+        assert pace.kind == ("sustained" if pace.load_before >= pace.boost - 0.1 * pace.measured else "short")

@@ -36,7 +36,7 @@ REMEDIES = {
 # Parameters that say what is done; cases that differ in them do different work, so that neither wins.
 _WORK = (
     *("model", "scale", "layers", "hidden", "sequence"),
-    *("operation", "direction", "mode", "function", "load", "requests", "slo"),
+    *("operation", "direction", "mode", "function", "load", "requests", "slo", "burst"),
 )
 _RATES = ("FLOP/s", "B/s")  # units of which more is the news of a micro benchmark
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from paceline.core.case import Case
-from paceline.core.quantity import show, show_duration
+from paceline.core.quantity import show, show_duration, show_interval, with_interval
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.stats import median_interval
@@ -33,8 +35,7 @@ def sentence(record: Record) -> str:
     words = show(lead.value, lead.metric.unit)
     if lead.metric.name.startswith("latency_p"):  # a bare time does not say which percentile it is
         words = f"{lead.metric.name.removeprefix('latency_')} {words}"
-    if lead.interval is not None:
-        words += f" ±{lead.interval.relative(lead.value):.1%}"
+    words = with_interval(words, show_interval(lead.value, lead.interval, partial(show, unit=lead.metric.unit)))
     step = record.measurement("step_time")
     if step is not None and step is not lead:
         words += f", step {show_duration(step.value)}, {step.summary.count} steps"
@@ -46,12 +47,15 @@ def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
     """The running figure of a case, with its interval once there is one."""
     if not samples or not progress["phase"].startswith("measuring"):
         return str(progress["phase"])
-    middle = sorted(samples)[len(samples) // 2]
-    interval = median_interval(samples)
-    width = f" ±{interval.relative(middle):.1%}" if interval is not None and middle else ""
-    if progress.get("work") and middle:
-        return f"{show(progress['work'] / middle, progress['rate_unit'])}{width}, {len(samples)} steps"
-    return f"{show(middle, progress['unit'])}{width}, {len(samples)} steps"
+    middle, unit = sorted(samples)[len(samples) // 2], progress["unit"]
+    interval, work = median_interval(samples), progress.get("work")
+    if work and middle:
+        middle, unit = work / middle, progress["rate_unit"]
+        if interval is not None:
+            low, high = (work / end if end > 0 else math.inf for end in (interval.high, interval.low))
+            interval = interval.model_copy(update={"low": low, "high": high})
+    shown = with_interval(show(middle, unit), show_interval(middle, interval, partial(show, unit=unit)))
+    return f"{shown}, {len(samples)} steps"
 
 
 def label(case: Case) -> str:

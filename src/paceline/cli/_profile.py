@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.grouping import group_by
 from paceline.core.profile import Ceiling, Profile
+from paceline.core.quantity import show_interval
 from paceline.core.run import RunRecords
 from paceline.machine.profile import (
     MEASURE_AGAIN,
@@ -23,7 +25,7 @@ from paceline.machine.profile import (
     with_datasheets,
 )
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.numbers import half_width, show_value
+from paceline.report.numbers import show_value
 from paceline.report.render import terminal
 from paceline.report.text import one_line, when
 from paceline.runner.launcher_ranks import World
@@ -86,17 +88,12 @@ def document(profile: Profile, now: Environment | None = None) -> Document:
 
 
 def _table(ceilings: list[Ceiling]) -> Table:
-    widths = [
-        max(one.high - one.value, one.value - one.low) / one.value
-        if one.low is not None and one.high is not None
-        else None
-        for one in ceilings
-    ]
+    intervals = [show_interval(one.value, one.interval, partial(show_value, unit=one.unit)) for one in ceilings]
     columns = [
         Column.of("kind", [one.kind for one in ceilings], numeric=False),
         Column.of("ceiling", [one.name for one in ceilings], numeric=False),
         Column.of("measured", [show_value(one.value, one.unit) for one in ceilings]),
-        Column.of("", [half_width(width) for width in widths]),
+        Column.of("", intervals),
     ]
     if any(one.datasheet for one in ceilings):
         datasheets = [show_value(one.datasheet, one.unit) if one.datasheet else "" for one in ceilings]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from paceline.cli._answers import write
 from paceline.core.metric import Better
+from paceline.core.quantity import show_interval
 
 if TYPE_CHECKING:
     from paceline.analysis.baseline import Baseline, Reference
@@ -58,7 +60,7 @@ def command(
 
 def _document(made: Baseline, by_run: bool) -> Document:
     from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-    from paceline.report.numbers import half_width, show_value
+    from paceline.report.numbers import show_value
 
     nodes = f"{made.nodes} {'run' if by_run else 'node'}{'s' if made.nodes != 1 else ''}"
     warning = (f"{nodes} cannot outvote a bad one: give at least 3.",) if made.nodes < 3 else ()
@@ -70,13 +72,13 @@ def _document(made: Baseline, by_run: bool) -> Document:
         if len(shown) < SHOWN and (of_all_ranks == name or of_all_ranks not in made.metrics):
             shown[name] = one
     figures = shown.values()
-    widths = [one.interval.relative(one.value) if one.interval and one.value else None for one in figures]
+    intervals = [show_interval(one.value, one.interval, partial(show_value, unit=one.unit)) for one in figures]
     spreads = [100 * one.spread / abs(one.value) if one.spread is not None and one.value else None for one in figures]
     directions = [one.better.value if one.better is not Better.NEITHER else "" for one in figures]
     columns = (
         Column.of("Metric", list(shown), numeric=False),
         Column.of("Median", [show_value(one.value, one.unit) for one in figures]),
-        Column.of("", [half_width(width) for width in widths]),
+        Column.of("", intervals),
         Column.of("Spread", [f"{spread:.2g} %" if spread is not None else "" for spread in spreads]),
         Column.of("Nodes", [str(one.nodes or "") for one in figures]),
         Column.of("Better", directions, numeric=False),

@@ -18,7 +18,7 @@ from paceline.core.metric import Metric
 from paceline.core.parameters import Parameters
 from paceline.core.record import Record, Result
 from paceline.core.registry import Kind
-from paceline.core.subject import Description, Economy, Precision, StepTrace, Subject
+from paceline.core.subject import Description, Economy, Pace, Precision, StepTrace, Subject
 
 
 def usual_description(record: Record, primary: str) -> Description:
@@ -61,7 +61,15 @@ def usual_description(record: Record, primary: str) -> Description:
         economy=economy,
         trace=trace,
         timing="; ".join(map(str, timing)) if isinstance(timing, list) else _text(timing) or "",
+        pace=_pace(facts.get("pace")),
     )
+
+
+def _pace(fields: object) -> Pace | None:
+    try:
+        return Pace.model_validate(fields) if isinstance(fields, Mapping) else None
+    except ValidationError:  # another version's, or a plug-in's fact of the same name
+        return None
 
 
 def _text(value: object) -> str | None:

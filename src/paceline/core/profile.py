@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from paceline.core.record import RecordWarning
+from paceline.core.stats import CONFIDENCE, Interval
 from paceline.core.subject import CeilingKind
 
 
@@ -54,6 +55,13 @@ class Ceiling(ProfilePart):
     high: float | None = None
     warnings: tuple[RecordWarning, ...] = Field(default=(), validation_alias=AliasChoices("warnings", "doubts"))
     datasheet: float | None = None  # the vendor's figure; None where that is not known
+
+    @property
+    def interval(self) -> Interval | None:
+        """Where its true value lies; None where the value was seen once."""
+        if self.low is None or self.high is None:
+            return None
+        return Interval(low=self.low, high=self.high, confidence=CONFIDENCE)
 
     @property
     def share(self) -> float | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
+
+if TYPE_CHECKING:
+    from paceline.core.stats import Interval
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
 
@@ -122,6 +126,30 @@ def show(value: float, unit: str) -> str:
     if unit in SCALED:
         return show_scaled(value, unit)
     return f"{show_count(value)} {unit}".strip()
+
+
+def half_width(relative: float | None) -> str:
+    """A relative half-width: `± 0.4 %`."""
+    if relative is None or not math.isfinite(relative):
+        return ""
+    size = 100 * relative
+    return f"± {'<0.1' if size < 0.05 else f'{size:.1f}' if size < 9.95 else f'{size:,.0f}'} %"
+
+
+def show_interval(value: float, interval: Interval | None, show_end: Callable[[float], str]) -> str:
+    """The interval of a value: `± 0.4 %`, or from where to where it reaches if it is skewed: `390 to 520 images/s`."""
+    if interval is None or not math.isfinite(interval.high - interval.low):
+        return ""
+    if not interval.is_skewed(value):
+        return half_width(interval.relative(value))
+    low, high = show_end(interval.low), show_end(interval.high)
+    unit = high.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}') if unit else low} to {high}"
+
+
+def with_interval(shown: str, interval: str) -> str:
+    """A value and its interval in a sentence: `412 images/s ± 0.4 %`, `412 images/s (390 to 520 images/s)`."""
+    return f"{shown} {interval}".rstrip() if not interval or interval.startswith("±") else f"{shown} ({interval})"
 
 
 def show_scaled(value: float, unit: str) -> str:

@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 CONFIDENCE = 0.95
+SKEWED = 1.5  # an interval whose one half is this many times as wide as the other is not written as a half-width
+SKEWED_LEAST = 0.02  # of the value: narrower than this, the difference would not be noticed
 ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third of the samples where they are few
 FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
 LEAST_WAVES = 4  # of the slowest, which tell the variance of the mean
@@ -40,6 +42,11 @@ class Interval(BaseModel):
     def relative(self, value: float) -> float:
         """The larger half-width as a part of `value`."""
         return max(self.high - value, value - self.low) / abs(value) if value else math.inf
+
+    def is_skewed(self, value: float) -> bool:
+        """Whether it reaches so much further to one side of `value` that a half-width would mislead."""
+        narrow, wide = sorted((value - self.low, self.high - value))
+        return wide > SKEWED * narrow and wide >= SKEWED_LEAST * abs(value)
 
 
 class Summary(BaseModel):

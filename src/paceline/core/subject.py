@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from paceline.core.quantity import show_duration
 from paceline.core.trace_breakdown import TimeSpent
 
 FloatPrecision = Literal["fp32", "fp16", "bf16"]
@@ -174,6 +175,35 @@ class StepTrace(_Part):
     switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph
 
 
+class Pace(_Part):
+    """At which of its paces a device was measured: the one that it keeps up, or the faster one after a rest."""
+
+    kind: Literal["sustained", "burst", "short"]  # short: not long enough under load to say that it keeps it up
+    load_before: float = Field(ge=0)  # seconds under load before the first sample; of a burst, before each
+    measured: float = Field(ge=0)  # seconds under load in all samples; of a burst, in each
+    boost: float = Field(ge=0)  # seconds under load after which a device of this kind no longer runs above its pace
+    rest: float = Field(default=0.0, ge=0)  # seconds, before each burst
+    power_limited: float | None = (
+        None  # the part of the time that its power limit held it down while under load, if known
+    )
+
+    @property
+    def reason(self) -> str:
+        """Why it is of this kind, as a sentence for people."""
+        load = f"{show_duration(self.load_before)} under load before and {show_duration(self.measured)} while measured"
+        power = ""
+        if self.power_limited is not None:
+            power = f"; its power limit held the device down for {100 * self.power_limited:.0f} % of the time"
+        if self.kind == "burst":
+            rest = f"each burst of {show_duration(self.measured)} began after {show_duration(self.rest)} of rest"
+            return f"{rest} and {show_duration(self.load_before)} of lead-in{power}"
+        if self.kind == "sustained":
+            return f"{load}{power}"
+        return (
+            f"{load}: a device of this kind may run faster than it can sustain for {show_duration(self.boost)}{power}"
+        )
+
+
 class Description(BaseModel):
     """Everything that a record says of itself to programs."""
 
@@ -189,3 +219,4 @@ class Description(BaseModel):
     economy: Economy = Economy()
     trace: StepTrace | None = None
     timing: str = ""  # how times were taken
+    pace: Pace | None = None  # None where nothing keeps a device under load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -96,6 +97,7 @@ class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
     is_accelerator: ClassVar[bool] = True  # has memory and time of its own: work is issued to it, and waited for
+    boost_seconds: ClassVar[float] = 2.0  # after a rest, how long it may run above the pace that it can sustain
     settling_seconds: ClassVar[float] = 2.5  # the least warm-up: at its power limit a device takes seconds to settle
     supports_graphs: ClassVar[bool] = False  # a step can be recorded once and replayed with one launch
     graph_name: ClassVar[str] = "graph"
@@ -181,6 +183,11 @@ class Device(ABC):
     @abstractmethod
     def format(self, precision: str) -> FormatSupport:
         """How it computes in a number format."""
+
+    def rest(self, seconds: float) -> None:
+        """Leave it idle for so long, after all work has ended."""
+        self.synchronize()
+        time.sleep(seconds)
 
     def clock(self) -> float:
         """Seconds on the clock that steps are timed by where the host times them."""

@@ -161,6 +161,22 @@ def others_share(before: Conditions, after: Conditions, own_cpu_seconds: float |
     return max(0.0, busy - own - slack) / total
 
 
+def power_limited_share(before: Conditions, after: Conditions) -> float | None:
+    """The largest part of the time that its power limit held one of the devices down; None where none counts it."""
+    elapsed, reason = after.clock - before.clock, kind_of(after.target).power_cap
+    pairs = zip(before.gpus, after.gpus, strict=False)
+    return max((share for pair in pairs if (share := _held_down(*pair, elapsed).get(reason)) is not None), default=None)
+
+
+def _held_down(before: DeviceConditions, after: DeviceConditions, elapsed: float) -> dict[str, float]:
+    """For which part of the time each reason held the clocks down."""
+    return {
+        reason: min(1.0, (seconds - before.held_down_seconds[reason]) / elapsed)
+        for reason, seconds in after.held_down_seconds.items()
+        if reason in before.held_down_seconds and elapsed > 0
+    }
+
+
 def strangers_on(gpu: DeviceConditions, own_pids: Sequence[int]) -> int:
     """How many processes on the GPU are not ours.
 
@@ -177,11 +193,7 @@ def strangers_on(gpu: DeviceConditions, own_pids: Sequence[int]) -> int:
 def _clock_warning(
     kind: DeviceKind, name: str, before: DeviceConditions, after: DeviceConditions, elapsed: float
 ) -> RecordWarning | None:
-    shares = {
-        reason: min(1.0, (seconds - before.held_down_seconds[reason]) / elapsed)
-        for reason, seconds in after.held_down_seconds.items()
-        if reason in before.held_down_seconds and elapsed > 0
-    }
+    shares = _held_down(before, after, elapsed)
     active = set(after.throttle_reasons or ())
 
     def applies(reason: str) -> bool:

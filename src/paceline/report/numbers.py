@@ -8,8 +8,11 @@ a half-width of less than 0.1 % says only that.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
-from paceline.core.quantity import SCALED, show, show_count, show_size
+from paceline.core.quantity import SCALED, show, show_count, show_interval, show_size, with_interval
+from paceline.core.quantity import half_width as half_width
 from paceline.core.record import At, Measurement
 from paceline.core.stats import Interval
 from paceline.report.text import humanize, one_line
@@ -49,14 +52,6 @@ def change(relative: float | None) -> str:
     return "from zero" if math.isinf(relative) else percent(relative, signed=True)
 
 
-def half_width(relative: float | None) -> str:
-    """A relative half-width: `± 0.4 %`."""
-    if relative is None:
-        return ""
-    size = 100 * relative
-    return f"± {'<0.1' if size < 0.05 else f'{size:.1f}' if size < 9.95 else f'{size:,.0f}'} %"
-
-
 def ratio(value: float | None) -> str:
     """A ratio, three digits after the point or three in all."""
     if value is None:
@@ -81,9 +76,15 @@ def show_value(value: float, unit: str) -> str:
     return one_line(show(value, unit))
 
 
-def show_figure(figure: Measurement) -> str:
-    """A value with its half-width: `412 images/s ± 0.4 %`."""
-    return f"{show_value(figure.value, figure.unit)} {half_width(figure.relative)}".rstrip()
+def figure_interval(figure: Measurement, show_end: Callable[[float], str] | None = None) -> str:
+    """The interval of a figure, its ends in the figure's unit unless they are shown in another way."""
+    return show_interval(figure.value, figure.interval, show_end or partial(show_value, unit=figure.unit))
+
+
+def show_figure(figure: Measurement, show_end: Callable[[float], str] | None = None) -> str:
+    """A value with its interval: `412 images/s ± 0.4 %`."""
+    shown = show_end(figure.value) if show_end else show_value(figure.value, figure.unit)
+    return with_interval(shown, figure_interval(figure, show_end))
 
 
 def axis_scale(unit: str, typical: float) -> tuple[float, str]:

@@ -14,9 +14,12 @@ from paceline.core.quantity import (
     show,
     show_count,
     show_duration,
+    show_interval,
     show_scaled,
     show_size,
+    with_interval,
 )
+from paceline.core.stats import Interval
 
 
 @pytest.mark.parametrize(
@@ -228,3 +231,34 @@ def test_the_largest_size_is_still_one() -> None:
 def test_sizes_that_no_machine_has_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match="more than any machine has"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "unit", "text"),
+    [
+        (412.0, 410.0, 414.0, "images/s", "± 0.5 %"),
+        (412.0, 300.0, 524.0, "images/s", "± 27 %"),
+        (412.0, 300.0, 580.0, "images/s", "± 41 %"),  # the wider half is 1.5 times the other
+        (412.0, 300.0, 590.0, "images/s", "300 to 590 images/s"),
+        (412.0, 290.0, 430.0, "images/s", "290 to 430 images/s"),
+        (0.040, 0.035, 0.289, "s", "35 to 289 ms"),  # which was once ± 622 %
+        (9e-4, 8e-4, 1.2e-3, "s", "800 µs to 1.2 ms"),
+        (1.5e9, 0.9e9, 5.3e9, "FLOP/s", "900 MFLOP/s to 5.3 GFLOP/s"),
+        (100.0, 99.9, 101.9, "images/s", "± 1.9 %"),  # nobody would notice
+        (0.0, 0.0, 2.5, "%", "0 to 2.5 %"),
+        (7.0, 6.0, 40.0, "", "6 to 40"),
+        (7.0, 6.0, float("inf"), "", ""),
+    ],
+)
+def test_a_skewed_interval_is_shown_from_end_to_end(
+    value: float, low: float, high: float, unit: str, text: str
+) -> None:
+    interval = Interval(low=low, high=high, confidence=0.95)
+    assert show_interval(value, interval, lambda end: show(end, unit)) == text
+
+
+def test_without_an_interval_a_value_stands_alone() -> None:
+    assert show_interval(3.0, None, str) == ""
+    assert with_interval("3 s", "") == "3 s"
+    assert with_interval("3 s", "± 1.0 %") == "3 s ± 1.0 %"
+    assert with_interval("40 ms", "35 to 289 ms") == "40 ms (35 to 289 ms)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 
+from paceline.core.quantity import show_interval, with_interval
 from paceline.core.record import Measurement
 
 
@@ -37,14 +38,8 @@ def published_rows(name: str) -> tuple[dict[str, str], ...]:
 
 
 def shown_rate(rate: Measurement) -> str:
-    """The figure with the half-width of its interval."""
-    number = shown_number(rate.value)
-    if rate.interval is None:
-        return number
-    part = rate.interval.relative(rate.value)
-    if part < 0.001:
-        return f"{number} ± <0.1 %"
-    return f"{number} ± {100 * part:.2g} %" if part < 0.1 else f"{number} ± {100 * part:.0f} %"
+    """The figure with its interval."""
+    return with_interval(shown_number(rate.value), show_interval(rate.value, rate.interval, shown_number))
 
 
 def shown_number(value: float) -> str:

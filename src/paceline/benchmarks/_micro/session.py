@@ -9,7 +9,7 @@ and not the host's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -19,10 +19,12 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Metric
 from paceline.core.quantity import show_size
 from paceline.core.record import At, Measurement, RecordWarning, Result
+from paceline.core.subject import Pace
 from paceline.devices import Device
 from paceline.devices.timeline import ReportedTimeline, Timeline, monotonic
 from paceline.machine import conditions
 from paceline.measure import loop
+from paceline.measure.pace import Burst, BurstTimeline, lasting_pace
 
 Call = Callable[[], object]
 
@@ -44,6 +46,9 @@ class TimedPoint:
     calls: int  # in each sample
     timing: str  # how the time was taken
     warnings: tuple[RecordWarning, ...]
+    load_before: float = 0.0  # seconds under load before the first sample
+    load: float = 0.0  # seconds in all samples
+    burst: Burst | None = None  # what each sample is, where the device rested before it
 
     @property
     def time(self) -> Measurement:
@@ -53,6 +58,14 @@ class TimedPoint:
     def rate(self, metric: Metric, work: float) -> Measurement:
         """Work of one call over its time."""
         return Measurement.of_rate(metric, work, self.time)
+
+
+@dataclass(frozen=True)
+class View:
+    """One of several times that a step takes of the same calls."""
+
+    how: str  # it is taken
+    calls: int
 
 
 @dataclass
@@ -68,6 +81,7 @@ class MicroSession:
     _after: conditions.Conditions = field(init=False)
     _entered: float = 0.0
     _left: float = 0.0
+    _load: float = 0.0  # seconds of steps so far
 
     def __enter__(self) -> Self:
         self._entered = monotonic()
@@ -96,17 +110,36 @@ class MicroSession:
         that are short on a GPU: they must not need the host. `each` waits for every single call (a latency as
         one caller sees it) instead of keeping the device busy.
         """
-        calls = 1 if each else self._calls_per_sample(call)
-        block = repeated(call, calls)
-        how = ""
-        if graph and self.device.kind.supports_graphs:
-            seconds = min(self.device.seconds_of(block) for _ in range(2))
-            if seconds / calls < GRAPH_BELOW:
-                calls, block = self._graph(call, min(GRAPH_CALLS, calls))
-                how = f", replayed as a {self.device.kind.graph_name}"
+        calls, block, how = (1, call, "") if each else self._block(call, graph)
         in_flight = 1 if each else IN_FLIGHT
         return self._point(
             block, lambda: self.device.timeline(in_flight), metric, at or {}, calls, how, work, rate_unit, each
+        )
+
+    def time_bursts(self, call: Call, metric: Metric, *, work: float, rate_unit: str) -> TimedPoint:
+        """Time a call as the device runs it for some milliseconds after a rest: each sample is a burst of calls."""
+        calls, block, how = self._block(call, graph=True)
+        seconds = min(self.device.seconds_of(block) for _ in range(2))
+        burst = Burst.of(seconds, self.device.kind)
+        timeline = BurstTimeline(self.device, repeated(block, burst.leading), burst.rest)
+        point = self._point(
+            repeated(block, burst.timed),
+            lambda: timeline,
+            metric,
+            {},
+            calls * burst.timed,
+            how,
+            work,
+            rate_unit,
+            budget=self.parameters.budget * burst.timed_share,
+        )
+        return replace(point, burst=burst)
+
+    def pace(self, point: TimedPoint) -> Pace:
+        """At which pace of the device a point was measured; to be asked when all are."""
+        kind, looks = self.device.kind, (self._before, self._after)
+        return (
+            point.burst.pace(kind, *looks) if point.burst else lasting_pace(kind, point.load_before, point.load, *looks)
         )
 
     def time_reported(
@@ -125,6 +158,32 @@ class MicroSession:
         """
         timeline = ReportedTimeline(how)
         return self._point(lambda: timeline.tell(step()), lambda: timeline, metric, at or {}, calls, "", work, "B/s")
+
+    def time_views(self, step: Callable[[], Sequence[float]], views: Mapping[Metric, View]) -> list[TimedPoint]:
+        """Several times of the same calls: a step returns one duration for each view.
+
+        The first view says when it is steady and when there are enough steps; all have one sample of each step.
+        """
+        (leading, view), *others = views.items()
+        steps: list[Sequence[float]] = []
+        timeline = ReportedTimeline(view.how)
+
+        def new_timeline() -> Timeline:
+            steps.clear()  # those of the warm-up
+            return timeline
+
+        def take() -> None:
+            steps.append(step())
+            timeline.tell(steps[-1][:1])
+
+        first = self._point(take, new_timeline, leading, {}, view.calls, "", None, "B/s")
+        measured = steps[: len(first.timed.samples)]
+        points = [first]
+        for index, (metric, other) in enumerate(others, start=1):
+            timed = replace(first.timed, samples=[durations[index] / other.calls for durations in measured])
+            points.append(replace(first, metric=metric, timed=timed, calls=other.calls, timing=other.how, warnings=()))
+        self.points += points[1:]
+        return points
 
     def result(self, measurements: list[Measurement], facts: dict[str, Any] | None = None) -> Result:
         """What the case yields: the measurements, how they were taken, and the warnings about them."""
@@ -153,6 +212,7 @@ class MicroSession:
         work: float | None,
         rate_unit: str,
         is_latency: bool = False,
+        budget: float | None = None,  # of bursts, which take the place of a warm-up
     ) -> TimedPoint:
         agree = self.ranks.agree if self.ranks.world_size > 1 else None
         label = show_at(at)
@@ -171,16 +231,24 @@ class MicroSession:
 
         self.device.synchronize()
         self.ranks.meet()
-        settling = self.device.kind.settling_seconds
-        warm = loop.warm_up(step, new_timeline(), self.parameters, settling=settling, agree=agree, report=report)
+        warm, parameters = loop.WarmUp([], steady=True), self.parameters
+        if budget is None:
+            settling = self.device.kind.settling_seconds
+            warm = loop.warm_up(step, new_timeline(), parameters, settling=settling, agree=agree, report=report)
+        else:
+            parameters = parameters.model_copy(update={"budget": budget})
         self.ranks.meet()
         timeline = new_timeline()
-        timed = loop.measure(step, timeline, self.parameters, agree=agree, report=report)
+        timed = loop.measure(step, timeline, parameters, agree=agree, report=report)
         if is_latency:  # issuing a call is part of what its caller waits for
             timed = replace(timed, starved=0)
+        load_before, load = self._load + warm.seconds, sum(timed.samples)
+        self._load = load_before + load
         point = TimedPoint(
             metric=metric,
             at=at,
+            load_before=load_before,
+            load=load,
             timed=replace(timed, samples=[sample / calls for sample in timed.samples]),
             warm=warm,
             calls=calls,
@@ -189,6 +257,16 @@ class MicroSession:
         )
         self.points.append(point)
         return point
+
+    def _block(self, call: Call, graph: bool) -> tuple[int, Call, str]:
+        """How many calls make a sample, the sample as one call, and how it is issued if not one by one."""
+        calls = self._calls_per_sample(call)
+        block = repeated(call, calls)
+        if graph and self.device.kind.supports_graphs:
+            seconds = min(self.device.seconds_of(block) for _ in range(2))
+            if seconds / calls < GRAPH_BELOW:
+                return *self._graph(call, min(GRAPH_CALLS, calls)), f", replayed as a {self.device.kind.graph_name}"
+        return calls, block, ""
 
     def _calls_per_sample(self, call: Call) -> int:
         """How many calls make a sample that is long enough; the first rank decides for all."""

@@ -19,6 +19,7 @@ from paceline.devices.timeline import Phases, monotonic
 from paceline.machine import conditions
 from paceline.measure import loop, trace
 from paceline.measure.memory import HostPeak, Peak
+from paceline.measure.pace import lasting_pace
 from paceline.models.base import Marks
 
 
@@ -263,6 +264,7 @@ def measure_steps(
         "timing": timeline.description,
         "stopped": timed.stopped.value,
         "starved_steps": timed.starved,
+        "pace": lasting_pace(device.kind, warm.seconds, sum(timed.samples), before, after).model_dump(mode="json"),
         "warm_up": {"steps": len(warm.samples), "seconds": warm.seconds, "steady": warm.steady},
         "flops_per_step": work.flops,
         "peak_flops": work.peak.rate if work.peak else None,

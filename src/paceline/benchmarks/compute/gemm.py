@@ -93,6 +93,8 @@ class GemmParameters(MicroParameters):
     """B lies transposed in memory"""
     tensor_cores: Annotated[Literal["auto", "off"], OnOff] = "auto"
     """auto lets the library use Tensor Cores as the format allows; off measures the plain units (fp64, fp32, fp16)"""
+    burst: bool = False
+    """Measure bursts of some milliseconds, each after a rest, instead of a load that lasts; no warm-up"""
 
 
 class Gemm(TorchBenchmark[GemmParameters]):
@@ -114,6 +116,7 @@ class Gemm(TorchBenchmark[GemmParameters]):
             f"batch {parameters.batch}" if parameters.batch > 1 else "",
             "A transposed" if parameters.transpose_a else "",
             "B transposed" if parameters.transpose_b else "",
+            "burst" if parameters.burst else "",
         )
 
     @classmethod
@@ -131,6 +134,8 @@ class Gemm(TorchBenchmark[GemmParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: GemmParameters, environment: Environment) -> Description:
+        if parameters.burst:  # no ceiling of work that lasts, and not what other tools measure
+            return Description()
         units = f"{parameters.precision}{' plain units' if parameters.tensor_cores == 'off' else ''}"
         return Description(
             work=product_work(record, parameters.precision, units),
@@ -149,7 +154,10 @@ class Gemm(TorchBenchmark[GemmParameters]):
         rate = COMPUTE_RATE.model_copy(update={"unit": unit})
         peak = peak_flops(device.name, parameters.precision, tensor_cores=parameters.tensor_cores != "off")
         with MicroSession(parameters, context, device) as session:
-            point = session.time(product.call, TIME, work=work, rate_unit=unit, graph=True)
+            if parameters.burst:
+                point = session.time_bursts(product.call, TIME, work=work, rate_unit=unit)
+            else:
+                point = session.time(product.call, TIME, work=work, rate_unit=unit, graph=True)
         product.check()
         share, peak_facts = peak_share(peak, work, point.time)
         facts = {
@@ -158,6 +166,7 @@ class Gemm(TorchBenchmark[GemmParameters]):
             "library_call": product.how,
             **peak_facts,
             "checked": product.checked,
+            "pace": session.pace(point).model_dump(mode="json"),
         }
         result = session.result([point.rate(rate, work), *share, point.time], facts)
         result.warnings += emulated(parameters.precision, device)

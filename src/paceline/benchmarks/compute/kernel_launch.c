@@ -36,8 +36,19 @@ static Status launch_nothing(void *function, unsigned grid_x, unsigned grid_y, u
     return 0;
 }
 
-static Status synchronize_nothing(void *stream) {
-    (void)stream;
+static Status do_nothing(void *handle) {
+    (void)handle;
+    return 0;
+}
+
+static Status record_nothing(void *event, void *stream) {
+    (void)event, (void)stream;
+    return 0;
+}
+
+static Status elapsed_nothing(float *milliseconds, void *begin, void *end) {
+    (void)begin, (void)end;
+    *milliseconds = 0;
     return 0;
 }
 
@@ -57,28 +68,39 @@ static Status issue(const struct launcher *launcher, long launches) {
     return 0;
 }
 
-/* Seconds of so many launches: until all are issued, and until all have ended. */
-Status time_on_host(const struct launcher *launcher, long launches, double *issued, double *ended) {
+/* Seconds of so many launches, three views of the same ones: until the host had issued the first `few`, between the
+ * device's events around all, and by the host's clock around the events.
+ *
+ * The clock is read before the first event is issued and after the device has passed the last, so that what the events
+ * see lies within what the clock sees. A device's queue takes only so many launches; issuing more than `few` would
+ * measure how fast it drains.
+ */
+Status time_launches(const struct launcher *launcher, long launches, long few, double *issued, double *on_device,
+                     double *wall) {
+    float milliseconds = 0;
     Status status = launcher->synchronize(launcher->stream);
     if (status != 0) return status;
     double begun = now();
-    status = issue(launcher, launches);
-    *issued = now() - begun;
-    if (status == 0) status = launcher->synchronize(launcher->stream);
-    *ended = now() - begun;
+    status = launcher->record(launcher->begin, launcher->stream);
+    double recorded = now();
+    if (status == 0) status = issue(launcher, few);
+    *issued = now() - recorded;
+    if (status == 0) status = issue(launcher, launches - few);
+    if (status == 0) status = launcher->record(launcher->end, launcher->stream);
+    if (status == 0) status = launcher->wait(launcher->end);
+    *wall = now() - begun;
+    if (status == 0) status = launcher->elapsed(&milliseconds, launcher->begin, launcher->end);
+    *on_device = 1e-3 * (double)milliseconds;
     return status;
 }
 
-/* Seconds that the device saw between an event before and an event after so many launches. */
-Status time_on_device(const struct launcher *launcher, long launches, double *seconds) {
-    float milliseconds = 0;
+/* Seconds of one launch until the host knows that it has ended; no event is in its way. */
+Status time_one(const struct launcher *launcher, double *wall) {
     Status status = launcher->synchronize(launcher->stream);
-    if (status == 0) status = launcher->record(launcher->begin, launcher->stream);
-    if (status == 0) status = issue(launcher, launches);
-    if (status == 0) status = launcher->record(launcher->end, launcher->stream);
-    if (status == 0) status = launcher->wait(launcher->end);
-    if (status == 0) status = launcher->elapsed(&milliseconds, launcher->begin, launcher->end);
-    *seconds = 1e-3 * (double)milliseconds;
+    double begun = now();
+    if (status == 0) status = issue(launcher, 1);
+    if (status == 0) status = launcher->synchronize(launcher->stream);
+    *wall = now() - begun;
     return status;
 }
 
@@ -94,7 +116,10 @@ struct launcher *open_empty_loop(void) {
     struct launcher *launcher = calloc(1, sizeof *launcher);
     if (launcher == NULL) return NULL;
     launcher->launch = launch_nothing;
-    launcher->synchronize = synchronize_nothing;
+    launcher->synchronize = do_nothing;
+    launcher->wait = do_nothing;
+    launcher->record = record_nothing;
+    launcher->elapsed = elapsed_nothing;
     return launcher;
 }
 

@@ -7,7 +7,6 @@ it; what the loop costs is measured too, with a function that does nothing in th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +15,10 @@ from pydantic import Field
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro.metrics import time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
-from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks._micro.session import MicroSession, View
 from paceline.core.benchmark import Context
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, Unsupported
-from paceline.core.metric import Metric
 from paceline.core.record import Record, Result
 from paceline.core.subject import Description, ShownCeiling
 from paceline.devices import open_device
@@ -33,10 +31,13 @@ MOST_IN_QUEUE = 256
 SINGLE_LAUNCHES = 100  # in each step that times them one by one
 LOOP_CALLS = 1_000_000  # of nothing, which are over in milliseconds
 MESSAGE_BYTES = 500
+SAME_PACE = 1.1  # a device this little slower than the host has nothing queued
 
 WALL_TIME = time_metric("wall_time", "per launch, by the host's clock, until the last of many launches has ended")
-EVENT_TIME = time_metric("event_time", "per launch, by the device's events around many launches")
-ISSUE_TIME = time_metric("issue_time", "per launch, what the host spends on issuing it")
+EVENT_TIME = time_metric("event_time", "per launch, by the device's events around the same launches")
+ISSUE_TIME = time_metric(
+    "issue_time", "per launch, the pace of the host: what issuing the first of the same ones takes"
+)
 SINGLE_LATENCY = time_metric("single_launch_latency", "one launch until the host knows that it has ended")
 LOOP_COST = time_metric("loop_cost", "per launch, the same loop with nothing launched: the part that is ours")
 
@@ -54,7 +55,7 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
     """An empty kernel, launched again and again."""
 
     name = "kernel-launch"
-    summary = "time per launch of an empty kernel: by events, by the clock, to issue, alone"
+    summary = "time per launch of an empty kernel: by clock and events around the same launches, to issue, alone"
     category = "compute"
     metrics = (WALL_TIME, EVENT_TIME, ISSUE_TIME, SINGLE_LATENCY, LOOP_COST)
 
@@ -86,32 +87,44 @@ class KernelLaunch(TorchBenchmark[KernelLaunchParameters]):
         many = parameters.launches
         few = min(many, MOST_IN_QUEUE)
         driver = "C loop over the driver's cuLaunchKernel"
-        clock = f"{driver}, host monotonic clock"
+        views = {
+            WALL_TIME: View(f"{driver}, host monotonic clock around the events", many),
+            EVENT_TIME: View(f"the same launches, device events around all {many}", many),
+            ISSUE_TIME: View(f"the same launches, host monotonic clock, the first {few} issued", few),
+        }
+        alone = f"{driver}, host monotonic clock, stream synchronised after each"
         nothing = "the same C loop over a function that does nothing, host monotonic clock"
-        steps: list[tuple[Metric, Callable[[], list[float]], str, int]] = [
-            (WALL_TIME, lambda: [launcher.on_host(many).ended], f"{clock}, stream synchronised", many),
-            (EVENT_TIME, lambda: [launcher.on_device(many)], f"{driver}, device events around it", many),
-            (ISSUE_TIME, lambda: [launcher.on_host(few).issued], f"{clock}, read when all are issued", few),
-            (
-                SINGLE_LATENCY,
-                lambda: [launcher.on_host(1).ended for _ in range(SINGLE_LAUNCHES)],
-                f"{clock}, stream synchronised after each",
-                1,
-            ),
-            (LOOP_COST, lambda: [empty_loop.on_host(LOOP_CALLS).ended], nothing, LOOP_CALLS),
-        ]
         with MicroSession(parameters, context, device) as session:
-            times = [session.time_reported(step, metric, how, calls=calls).time for metric, step, how, calls in steps]
-        share = times[-1].value / times[0].value
-        facts = {"launches": many, "loop_share": f"{100 * share:.2g} % of wall_time is the loop itself"}
-        return session.result(times, facts)
+            together = session.time_views(lambda: launcher.launch(many, few), views)
+            points = [
+                *together,
+                session.time_reported(launcher.launch_alone, SINGLE_LATENCY, alone),
+                session.time_reported(
+                    lambda: [empty_loop.launch(LOOP_CALLS, LOOP_CALLS).wall], LOOP_COST, nothing, calls=LOOP_CALLS
+                ),
+            ]
+        wall, event, issue, _, loop = (point.time for point in points)
+        facts = {
+            "launches": many,
+            "paced_by": paced_by(event.value, issue.value),
+            "loop_share": f"{100 * loop.value / wall.value:.2g} % of wall_time is the loop itself",
+        }
+        return session.result([point.time for point in points], facts)
 
 
-class HostSeconds(NamedTuple):
-    """From before the first launch until the last is issued, and until it has ended."""
+def paced_by(event: float, issue: float) -> str:
+    """Who sets the time of a launch in a row: the device, or the host that issues no faster."""
+    if event <= SAME_PACE * issue:
+        return "the host: the device waited for launches, and event_time and wall_time are the pace of the host"
+    return "the device: the host issues faster than the device starts kernels"
 
-    issued: float
-    ended: float
+
+class Seconds(NamedTuple):
+    """Three views of the same launches, each in seconds for all of them."""
+
+    wall: float
+    on_device: float
+    issued: float  # of the first few
 
 
 class EmptyLoop:
@@ -121,11 +134,21 @@ class EmptyLoop:
         self._code = _library()
         self._handle = ctypes.c_void_p(self._code.open_empty_loop())
 
-    def on_host(self, launches: int) -> HostSeconds:
-        """Launch so often, timed by the host's clock."""
-        issued, ended = ctypes.c_double(), ctypes.c_double()
-        self._check(self._code.time_on_host(self._handle, launches, ctypes.byref(issued), ctypes.byref(ended)))
-        return HostSeconds(issued.value, ended.value)
+    def launch(self, launches: int, few: int) -> Seconds:
+        """Launch so often, and take the time of issuing the first few."""
+        issued, on_device, wall = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
+        out = (ctypes.byref(one) for one in (issued, on_device, wall))
+        self._check(self._code.time_launches(self._handle, launches, few, *out))
+        return Seconds(wall.value, on_device.value, issued.value)
+
+    def launch_alone(self) -> list[float]:
+        """Seconds of each of some launches, every one waited for."""
+        wall = ctypes.c_double()
+        times = []
+        for _ in range(SINGLE_LAUNCHES):
+            self._check(self._code.time_one(self._handle, ctypes.byref(wall)))
+            times.append(wall.value)
+        return times
 
     def _check(self, status: int) -> None:
         if status:
@@ -145,12 +168,6 @@ class Launcher(EmptyLoop):
             raise Unsupported(f"the CUDA driver cannot launch an empty kernel: {why}; see 'paceline doctor'")
         self._handle = ctypes.c_void_p(handle)
 
-    def on_device(self, launches: int) -> float:
-        """Seconds between an event before the first launch and one after the last."""
-        seconds = ctypes.c_double()
-        self._check(self._code.time_on_device(self._handle, launches, ctypes.byref(seconds)))
-        return seconds.value
-
 
 def _library() -> ctypes.CDLL:
     code = native.load(SOURCE)
@@ -158,8 +175,8 @@ def _library() -> ctypes.CDLL:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "open_empty_loop": (ctypes.c_void_p, []),
         "open_launcher": (ctypes.c_void_p, [ctypes.c_int, *[ctypes.c_char_p] * 3, ctypes.c_size_t]),
-        "time_on_host": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, double, double]),
-        "time_on_device": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, double]),
+        "time_launches": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, double, double, double]),
+        "time_one": (ctypes.c_int, [ctypes.c_void_p, double]),
         "explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
     }
     for name, (result, arguments) in signatures.items():

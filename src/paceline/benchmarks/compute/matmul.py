@@ -102,6 +102,7 @@ class Matmul(TorchBenchmark[MatmulParameters]):
             "library_call": operator.how,
             **peak_facts,
             "checked": operator.checked,
+            "pace": session.pace(point).model_dump(mode="json"),
         }
         return session.result([point.time, point.rate(COMPUTE_RATE, work), *share, alone.time], facts)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from paceline.analysis.summary import CaseRow, sampled
-from paceline.core.quantity import show_duration
+from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
 from paceline.report.document import Badge, Cell, Details, Finding, Item, Lines, Pairs, Table, Tone
-from paceline.report.numbers import half_width, show_value
+from paceline.report.numbers import show_value
 from paceline.report.render.html import is_table, show_fact
 from paceline.report.run.columns import warning_badges
 from paceline.report.run.samples_chart import distribution
@@ -133,8 +134,7 @@ def _figures(figures: Sequence[Measurement]) -> Iterator[Item]:
 
 
 def _with_interval(value: float, unit: str, interval: Interval | None) -> str:
-    width = half_width(interval.relative(value)) if interval is not None and value else ""
-    return f"{show_value(value, unit)} {width}".rstrip()
+    return with_interval(show_value(value, unit), show_interval(value, interval, partial(show_value, unit=unit)))
 
 
 def bare(value: float, unit: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.analysis import serving
@@ -14,12 +14,12 @@ from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.document import Badge, Cell, Column, Tone
-from paceline.report.numbers import half_width, show_at, show_value
+from paceline.report.numbers import figure_interval, show_at, show_figure, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
 
-_WORDS = {"metric", "slo"}  # columns that hold no numbers
+_WORDS = {"metric", "slo", "pace"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
 _WIDE = {"samples", "offered", "goodput", "p95", "batch", "cpu", "gpu", "energy", "cost"}  # not on a terminal
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Step time": "Step"}  # on a terminal
@@ -66,8 +66,14 @@ def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRo
     columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
     for key, header, fill in fillers:
         cells = tuple(fill(row) for row in rows)
+        if key == "interval":
+            header, cells = interval_column(cells)
         # On a terminal, figures that lead are worth their width; that no request failed goes without saying.
-        is_wide = not any(cell.sort for cell in cells) if key == "failed" else key in _WIDE
+        is_wide = key in _WIDE
+        if key == "failed":
+            is_wide = not any(cell.sort for cell in cells)
+        elif key == "pace":  # one pace of all cases sets none apart
+            is_wide = len({cell.text for cell in cells}) == 1
         columns.append(
             Column(
                 header,
@@ -133,6 +139,7 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
         ("peak", "% of peak", lambda row: _of(row, "peak_share")),
         ("rate", "Rate", rate),
         *(storage if category == Category.STORAGE else [("time", "Time", time)]),
+        ("pace", "Pace", _pace),
         ("samples", "Samples", _samples),
     ]
     if not alone and not names <= _OBVIOUS:
@@ -173,6 +180,7 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
         ("p99", "p99", tail),
         ("memory", "Device memory" if on_device else "Host memory", memory),
         ("mfu", "MFU", lambda row: _of(row, "mfu")),
+        ("pace", "Pace", _pace),
         ("samples", "Samples", _samples),
     ]
 
@@ -199,6 +207,12 @@ def _result(row: CaseRow) -> Cell:
     return _number(row.headline.value, row.headline.unit) if row.headline else Cell()
 
 
+def _pace(row: CaseRow) -> Cell:
+    """Whether the device kept it up: sustained, burst or short."""
+    pace = row.record.pace
+    return Cell(pace.kind, pace.kind, pace.reason) if pace else Cell()
+
+
 def _samples(row: CaseRow) -> Cell:
     return Cell(f"{row.headline.count:,}", row.headline.count) if row.headline else Cell()
 
@@ -206,7 +220,14 @@ def _samples(row: CaseRow) -> Cell:
 def _interval(row: CaseRow) -> Cell:
     if row.headline is None or row.headline.interval is None or row.headline.relative is None:
         return Cell()
-    return Cell(half_width(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
+    return Cell(figure_interval(row.headline), row.headline.relative, _between(row.headline))
+
+
+def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:
+    """The header of a column of intervals, and its cells: where all are half-widths, the header says so for them."""
+    if all(not cell.text or cell.text.startswith("± ") for cell in cells):
+        return "±", tuple(replace(cell, text=cell.text.removeprefix("± ")) for cell in cells)
+    return "Interval", tuple(cells)
 
 
 def _between(figure: Measurement) -> str:
@@ -226,8 +247,8 @@ def _served(name: str, show: Callable[[float], str]) -> Filler:
         if figure is None:
             return Cell()
         text, leads = show(figure.value), row.headline is not None and row.headline.name == name
-        if name in ("capacity", "throughput") and figure.relative is not None:
-            text = f"{text} {half_width(figure.relative)}"
+        if name in ("capacity", "throughput"):
+            text = show_figure(figure, show)
         return Cell(one_line(text), _sortable(figure.value), _between(figure), leads)
 
     return cell

@@ -23,10 +23,11 @@ from paceline.core.metric import Better
 from paceline.core.quantity import show_count, show_duration
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
+from paceline.core.stats import SKEWED
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
 from paceline.report.document import Block, Card, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
-from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value
+from paceline.report.numbers import SI_UNITS, figure_interval, share, show_figure, show_value
 from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
 from paceline.report.run.case_details import case_details, case_key
@@ -193,8 +194,7 @@ def _leader(summary: RunSummary) -> str:
     if not unit.endswith("/s") or unit in SI_UNITS:
         return f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"
     name = f"{superlative(group)} {group.benchmark} in {unit}"
-    shown = f"{show_count(figure.value)} {half_width(figure.relative)}".rstrip()
-    return f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"
+    return f"{name}: {label.removeprefix(group.benchmark).strip()}, {show_figure(figure, show_count)}"
 
 
 def _share(row: CaseRow) -> str:
@@ -265,7 +265,8 @@ def _notes(summary: RunSummary, table: CaseTable, *, is_first: bool) -> Iterator
     if is_first:
         note = (
             "± is the larger half of the interval that holds the true value with 95 % confidence, or the most that "
-            "few samples allow; samples that resemble their neighbours count less. "
+            "few samples allow; samples that resemble their neighbours count less. Where one half is more than "
+            f"{SKEWED:g} times as wide as the other, the interval is given from end to end. "
             f"{'A rate is' if summary.is_micro else 'Throughput is'} all work over all time."
         )
         rows = [row for row in summary.measured if row.case.category != Category.SERVING]
@@ -372,4 +373,4 @@ def _cards(summary: RunSummary) -> Iterator[Card]:
 
 def _card(figure: Measurement, what: str, row: CaseRow) -> Card:
     number, _, unit = show_value(figure.value, figure.unit).partition(" ")
-    return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.warnings))
+    return Card(number, unit, figure_interval(figure), what, one_line(row.label), bool(row.warnings))

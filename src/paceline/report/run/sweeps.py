@@ -14,8 +14,9 @@ from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, quantity
-from paceline.report.document import Table
-from paceline.report.numbers import axis_scale, half_width, show_at, show_coordinate, show_value
+from paceline.report.document import Cell, Table
+from paceline.report.numbers import axis_scale, figure_interval, show_at, show_coordinate, show_value
+from paceline.report.run.columns import interval_column
 from paceline.report.style import ACCENT, GRID, INK, WIDTH, Spec, parted
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -90,16 +91,18 @@ def _list(sweep: Sweep, leading: Metric | None) -> Table:
     metrics = sorted(sweep.metrics, key=lambda metric: metric.unit != "s")
     axes = tuple(one_line(heading(humanize(axis))) for axis in sweep.axes)
     headers = [*axes]
+    led = [point.figure(leading.name) if leading else None for point in sweep.points]
+    header, intervals = interval_column([Cell(figure_interval(figure) if figure else "") for figure in led])
     for metric in metrics:
-        headers += [one_line(heading(humanize(metric.name)))] + (["±"] if metric == leading else [])
+        headers += [one_line(heading(humanize(metric.name)))] + ([header] if metric == leading else [])
     lines = []
-    for point in sweep.points:
+    for point, interval in zip(sweep.points, intervals, strict=True):
         cells = [one_line(show_coordinate(axis, point.at[axis])) for axis in sweep.axes]
         for metric in metrics:
             figure = point.figure(metric.name)
             cells.append(show_value(figure.value, figure.unit) if figure else "")
             if metric == leading:
-                cells.append(half_width(figure.relative).removeprefix("± ") if figure else "")
+                cells.append(interval.text)
         lines.append(tuple(cells))
     title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
     return Table.of_lines(headers, lines, len(axes), one_line(title))

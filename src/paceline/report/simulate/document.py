@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Estimate, Study, StudyCell
 from paceline.core.grouping import group_by
-from paceline.core.quantity import show_count
+from paceline.core.quantity import show_count, show_interval, with_interval
 from paceline.report.charts import Chart, decades_within, framed, layer, names_axis, quantity
 from paceline.report.document import Block, Card, Document, Lines, Pairs, Section, Table, Tone
 from paceline.report.export.csv import csv_text
@@ -72,7 +72,7 @@ def document(study: Study) -> Document:
     parts.append(f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}; took {study.seconds:.1f} s")
     what = "sooner than round-robin, two-tier"
     cards = tuple(
-        Card(f"{gain.value:.2f}", "times", half_width(gain.relative), what, _named(cell))
+        Card(f"{gain.value:.2f}", "times", _interval(gain), what, _named(cell))
         for cell in _highest(study)
         if (gain := cell.gain(OURS))
     )
@@ -150,6 +150,10 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any]:
     return {"value": estimate.value, "low": low, "high": high}
 
 
+def _interval(gain: Estimate) -> str:
+    return show_interval(gain.value, gain.interval, lambda end: f"{end:.2f}")
+
+
 def _gains(study: Study) -> list[Section]:
     policies = [line.policy for line in study.cells[0].lines]
     if BASELINE not in policies or len(policies) < 2:
@@ -164,7 +168,7 @@ def _gains(study: Study) -> list[Section]:
         for policy in others:
             gain = cell.gain(policy)
             assert gain is not None
-            texts.append(f"{gain.value:.2f} {half_width(gain.relative) if policy == OURS else ''}".rstrip())
+            texts.append(with_interval(f"{gain.value:.2f}", _interval(gain) if policy == OURS else ""))
         lines.append([*texts, percent(loss, signed=True)] if has_loss and loss is not None else texts)
     headers = ("Workload", "Load", BASELINE, *others, *(("above it",) if has_loss else ()))
     note = ("'above it' is by how much the mean of two-tier exceeds that of clairvoyant.",) if has_loss else ()

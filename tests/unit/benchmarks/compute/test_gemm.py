@@ -9,9 +9,11 @@ import torch
 
 from paceline.benchmarks.compute import gemm
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, Gemm, GemmParameters, Product
+from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.devices.cpu import CpuDevice
+from support.micro_records import gemm as gemm_record
 from support.refused import refused
 
 CASE = Case(index=0, benchmark="gemm", parameters={}, title="")
@@ -129,6 +131,25 @@ def test_half_a_shape_or_two_are_refused(given: dict[str, int], code: str, key: 
 @pytest.mark.parametrize("given", [{}, {"size": 8}, SMALL])
 def test_a_whole_shape_a_size_or_nothing_is_taken(given: dict[str, int]) -> None:
     Gemm.check(GemmParameters(**given), CASE)
+
+
+def test_bursts_are_another_case_with_a_pace_of_their_own() -> None:
+    parameters = GemmParameters(size=32, burst=True, steps=3)
+    assert Gemm.title(parameters) == "fp32 32 burst"
+    result = Gemm().measure(parameters, Context(case=CASE))
+    times = next(one for one in result.measurements if one.metric.name == "time")
+    assert times.count == 3
+    assert result.facts["pace"]["kind"] == "burst"
+    assert result.facts["pace"]["rest"] >= 10 * result.facts["pace"]["measured"]
+    assert "each sample a burst" in result.facts["timing"]
+
+
+def test_bursts_are_no_ceiling_and_have_no_name_in_other_tools() -> None:
+    lasting, bursts = (gemm_record(0, "fp32", 1e13, None, burst=burst) for burst in (False, True))
+    assert lasting.ceilings
+    assert lasting.aliases
+    assert (bursts.ceilings, bursts.aliases, bursts.work) == ((), {}, None)
+    assert bursts.primary == "compute_rate"
 
 
 def test_a_batch_of_int8_says_what_to_use_instead() -> None:

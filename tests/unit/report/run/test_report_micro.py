@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 from rich.console import Console
 
 from paceline.analysis.summary import summarize_run
+from paceline.cli._live import sentence
 from paceline.core.metric import Better, Metric
-from paceline.core.record import Measurement
-from paceline.core.subject import Subject
+from paceline.core.record import Measurement, Record
+from paceline.core.stats import Interval
+from paceline.core.subject import Pace, Subject
 from paceline.report import charts
 from paceline.report.export import csv
 from paceline.report.numbers import show_at
@@ -44,6 +48,70 @@ def test_one_table_for_each_category_in_order() -> None:
     assert list(found) == ["Compute", "Memory", "Communication"]
     assert found["Compute"] == ["Case", "Metric", "Result", "±", "% of peak", "Time", "Samples"]
     assert found["Memory"] == ["Case", "Metric", "Result", "±", "At", "Time", "Samples", "Warnings"]
+
+
+def skewed(index: int) -> Record:
+    """A rate whose interval reaches from 0.9 to 5.3 TFLOP/s around 1.5."""
+    one = gemm(index, "fp32", 1.5e12, None, size=64 + index)
+    rate, *others = one.measurements
+    interval = Interval(low=0.9e12, high=5.3e12, confidence=0.95)
+    summary = rate.summary.model_copy(update={"mean": 1.5e12, "mean_interval": interval})
+    return one.model_copy(update={"measurements": [replace(rate, summary=summary), *others]})
+
+
+def test_a_skewed_interval_is_no_half_width_wherever_a_record_is_shown() -> None:
+    alone, among = run_of([skewed(0)]), run_of([skewed(0), gemm(1, "bf16", 7e14, None)])
+    assert answer(summarize_run(alone)).startswith(
+        "1 of 1 case measured; gemm fp32: 1.5 TFLOP/s (900 GFLOP/s to 5.3 TFLOP/s)"
+    )
+    (table,) = case_tables(summarize_run(among))
+    interval = next(column for column in table.columns if column.key == "interval")
+    assert interval.header == "Interval"
+    first, second = (cell.text for cell in interval.cells)
+    assert first == "900 GFLOP/s to 5.3 TFLOP/s"
+    assert re.fullmatch(r"± 0\.\d %", second)
+    for text in (shown(among), to_markdown(among), to_html(among)):
+        assert "900 GFLOP/s to 5.3 TFLOP/s" in text.replace("\u00a0", " ")
+        assert "253 %" not in text
+    assert sentence(skewed(0)).startswith("1.5 TFLOP/s (900 GFLOP/s to 5.3 TFLOP/s)")
+
+
+def test_one_skewed_point_of_a_sweep_changes_the_header_of_its_intervals() -> None:
+    one = copy(0, "h2d", 5e10)
+    last = max(index for index, each in enumerate(one.measurements) if each.at and each.derived_from)
+    point = one.measurements[last]
+    interval = Interval(low=0.9 * point.value, high=3.0 * point.value, confidence=0.95)
+    one.measurements[last] = replace(point, summary=point.summary.model_copy(update={"mean_interval": interval}))
+    (row,) = summarize_run(run_of([one])).rows
+    (table,) = sweep_tables(row)
+    column = next(column for column in table.columns if column.header == "Interval")
+    assert [bool(re.fullmatch("± .* %", cell.text)) for cell in column.cells] == [True] * (len(SIZES) - 1) + [False]
+    assert " to " in column.cells[-1].text
+
+
+def paced(index: int, kind: Literal["sustained", "burst", "short"]) -> Record:
+    pace = Pace(kind=kind, load_before=2.5, measured=2.0, boost=2.0)
+    return gemm(index, "bf16", 7e14, None, burst=kind == "burst").model_copy(update={"pace": pace})
+
+
+def test_the_pace_of_each_case_is_in_its_row() -> None:
+    run = run_of([paced(0, "sustained"), paced(1, "burst")])
+    assert [column.header for column in case_tables(summarize_run(run))[0].columns][-2:] == ["Pace", "Samples"]
+    text, page = shown(run), to_html(run)
+    assert "sustained" in text
+    assert "burst" in text
+    assert 'title="2.5 s under load before and 2 s while measured"' in page
+
+
+def test_on_a_terminal_one_pace_of_all_cases_takes_no_column() -> None:
+    run = run_of([paced(0, "short"), paced(1, "short")])
+    assert "Pace" not in shown(run)
+    assert "Pace" in to_markdown(run)
+
+
+def test_a_burst_does_not_win_against_a_load_that_lasts() -> None:
+    groups = summarize_run(run_of([paced(0, "sustained"), paced(1, "burst")])).groups
+    assert [len(group.rows) for group in groups] == [1, 1]
 
 
 def test_models_alone_have_one_table_without_a_heading() -> None:
