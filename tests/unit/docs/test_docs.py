@@ -265,7 +265,7 @@ def _warning_kinds() -> Iterator[str]:
     """Every kind of warning that the code can raise."""
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "").casefold() == "warning":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("warning", "RecordWarning"):
                 named = [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
                 for kind in (*named, *node.args[:1]):
                     if isinstance(kind, ast.Constant):

@@ -205,3 +205,13 @@ def test_the_real_server_imports_forks_and_leaves(tmp_path: Any) -> None:
         assert {number: os.WEXITSTATUS(status) for number, status in ends.items()} == {pid: 70}
         channel.close()
     assert process.returncode == 0
+
+
+def test_a_pinned_server_starts_on_its_cpus_and_leaves_the_runner_where_it_was() -> None:
+    before = os.sched_getaffinity(0)
+    cpus = frozenset({max(before)})
+    with WarmServer(cpus) as server:
+        assert server.control is not None
+        assert server._process is not None
+        assert os.sched_getaffinity(server._process.pid) == cpus
+    assert os.sched_getaffinity(0) == before
