@@ -25,12 +25,12 @@ from paceline.analysis.compare.matching import (
     environment_differences,
     match,
 )
+from paceline.analysis.compare.sequential import ratio_of_rounds
 from paceline.analysis.compare.significance import (
     FALSE_ALARMS,
     MOST_FREEDOM,
     Ratio,
     RepeatSamples,
-    ratio_of_pairs,
     ratios,
     significant,
 )
@@ -479,14 +479,13 @@ def compare_paired(
             drafts.append(Draft(pair, both[0][0][key], before, after))
     selection.check(drafts, records.records)
     paired_ratios = [
-        ratio_of_pairs([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
+        ratio_of_rounds([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
         for _, _, a, b in drafts
     ]
     sides = []
     for index, name in enumerate("AB"):
-        # What this side sets differently, where all cases agree on it.
-        settings = [{f"{one.name}={(one.reference, one.new)[index]}" for one in pair.differences} for pair in pairs]
-        shared = sorted(set.intersection(*settings))
+        # What is particular to this side, where all cases agree on it.
+        shared = [text for text in _particular(pairs[0], index) if all(text in _particular(p, index) for p in pairs)]
         mine = [record for record in records.records if _side_of(record.case) == index]
         title = f"{name} ({', '.join(shared)})" if shared else name
         sides.append(Side(title, (RunRecords(run=records.run, records=mine),)))
@@ -494,6 +493,14 @@ def compare_paired(
     rows = tuple(_judged(drafts, paired_ratios))
     pairing = Pairing(reference, new, Matched(tuple(pairs), (), ()), tuple(dict.fromkeys(unpaired)), rows=rows)
     return Comparison((pairing,), is_paired=True)
+
+
+def _particular(pair: Match, index: int) -> list[str]:
+    """What one side sets otherwise than the other; where that is no parameter, the words of its title alone."""
+    if pair.differences:
+        return sorted(f"{one.name}={(one.reference, one.new)[index]}" for one in pair.differences)
+    titles = [pool.case.title.removesuffix(mark) for pool, mark in zip((pair.reference, pair.new), MARKS, strict=True)]
+    return [word for word in titles[index].split() if word not in titles[1 - index].split()]
 
 
 def _paired_match(rounds: Sequence[tuple[Record, Record]]) -> Match:

@@ -307,12 +307,12 @@ def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     if comparison.is_paired:
         yield (
             "A ratio is the geometric mean of B / A over the rounds, in each of which one was measured right after "
-            "the other, and its interval comes from how the rounds differ."
+            "the other. Its interval comes from how the rounds differ, and holds although one looked after every round."
         )
     elif pairing.is_single:
         yield (
             "A ratio is new / reference. Its interval is about the samples of these two runs: how runs differ among "
-            "themselves is not in it. Measure with `--repeat 5`, or interleaved with `--ab`, to have that, too."
+            "themselves is not in it. Measure with `--repeat 5`, or interleaved with `paceline ab`, to have that, too."
         )
     else:
         yield "A ratio is new / reference, and how repetitions and runs differ among themselves is in its interval."
@@ -337,7 +337,8 @@ def _matching(pairing: Pairing, comparison: Comparison) -> str:
         for one, times in list(differing.items())[:NAMED]
     ]
     if comparison.is_paired:
-        return one_line(f"{count} {cases} measured interleaved; the sides differ in {', '.join(settings)}.")
+        differing_in = f"; the sides differ in {', '.join(settings)}" if settings else ""
+        return one_line(f"{count} {cases} measured interleaved{differing_in}.")
     others = f"{exact} of them alike in everything, the others by" if exact else "by"
     nevertheless = f"; they differ in {', '.join(settings)}" if settings else ""
     return one_line(f"{count} {cases} matched, {others} the parameters that both sides know{nevertheless}.")
