@@ -116,20 +116,39 @@ def _timed(command: tuple[str, ...], side: Side, figure: Figure) -> Record:
     return record.model_copy(update={"measurements": measured, "primary": figure.metric.name})
 
 
+def check_sides(sides: Sequence[Side], words: Sequence[str]) -> None:
+    """Refuse what a side cannot run, and sides that are not pairs of cases, before anything is measured."""
+    if list(words[:1]) != [RUN]:
+        return
+    counts = [_paceline(side, [*words, "--dry-run"]).output.count("\n") for side in sides]
+    if counts[0] != counts[1]:
+        message = f"the sides make {counts[0]} and {counts[1]} cases, which are not pairs; give single values"
+        raise InputError("unpaired-sides", message, value=sides[1].label)
+
+
 def _measured(words: Sequence[str], side: Side) -> list[Record]:
-    """What `paceline run` of the side's own environment stores, which may be another version of it."""
     from paceline.store import open_existing
 
     with TemporaryDirectory(prefix="paceline-ab-") as folder:
         path = Path(folder) / "paceline.db"
-        ended = run_command(
-            [side.python, "-m", "paceline", *words, *side.settings, "--no-report", "--store", str(path)], side
-        )
-        if ended.code not in (0, 1) or not path.exists():  # 1 is a case that did not succeed, which its record says
-            message = f"{side.mark} ({side.label}) cannot be measured: {ended.problem}"
-            raise InputError("cannot-be-measured", message, value=side.label)
+        ended = _paceline(side, [*words, "--no-report", "--store", str(path)])
+        if not path.exists():
+            raise _not_measured(side, ended)
         with open_existing(path) as store:
             return store.load(store.find_run("last")).records
+
+
+def _paceline(side: Side, words: Sequence[str]) -> Ended:
+    """Paceline in the side's own environment, which may be another version of it."""
+    ended = run_command([side.python, "-m", "paceline", *words, *side.settings], side)
+    if ended.code not in (0, 1):  # 1 is a case that did not succeed, which its record says
+        raise _not_measured(side, ended)
+    return ended
+
+
+def _not_measured(side: Side, ended: Ended) -> InputError:
+    reason = (ended.last_line or ended.problem).removeprefix("paceline: ")
+    return InputError("cannot-be-measured", f"{side.mark} ({side.label}): {reason}", value=side.label)
 
 
 def records_of(store: Store, name: str, resumed: str | None, tags: Sequence[str]) -> RunRecords:
@@ -231,10 +250,6 @@ class Alternation:
     def _keep(self, records: Sequence[Record], side: Side, number: int, place: int) -> None:
         """Store what a side yielded; A and B of a case are next to each other in the run, whichever came first."""
         run, mark = self.records.run, MARKS["AB".index(side.mark)]
-        expected = sum(case.repeat == 1 and case.index % 2 == 0 for case in run.cases)
-        if expected not in (0, len(records)):
-            message = f"the sides make {expected} and {len(records)} cases, which are not pairs; give single values"
-            raise InputError("unpaired-sides", message, value=side.label)
         attempts = {record.case.index: record.attempt for record in self.records.records}
         kept = []
         for position, record in enumerate(records):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.core.benchmark import Benchmark
-from paceline.core.case import Case
+from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.files import data_directory
 from paceline.core.interrupt import catch_interrupts
@@ -326,6 +326,7 @@ def _measure(
     world: Others,
 ) -> int:
     """Measure, report, and say with the exit code whether all is well."""
+    todo = measuring_order(todo)
     if world is not None:
         world.announce(todo)
     listener = output.listener()

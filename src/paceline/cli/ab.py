@@ -124,6 +124,7 @@ def command(
 
     measure = _ab.measuring(words, figure)
     first, second = (make_side(mark, kind, text, words, build, say) for mark, text in zip("AB", texts, strict=True))
+    _ab.check_sides((first, second), words)
     with open_store(store) if resume is None else open_existing(store) as opened:
         records = _ab.records_of(opened, f"ab {first.label} {second.label}", resume, tags)
         alternation = _ab.Alternation((first, second), measure, limits, records, opened, metrics)

@@ -57,13 +57,17 @@ class Ended:
     code: int
 
     @property
+    def last_line(self) -> str:
+        """What it wrote last."""
+        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "")
+
+    @property
     def problem(self) -> str:
-        """Why it is not a success, with the last line that it wrote."""
+        """Why it is not a success; empty if it is one."""
         if self.code == 0:
             return ""
         how = f"it exited with {self.code}" if self.code > 0 else f"it was ended by {signal_name(-self.code)}"
-        lines = [line for line in self.output.splitlines() if line.strip()]
-        return f"{how}: {lines[-1].strip()}" if lines else how
+        return f"{how}: {self.last_line}" if self.last_line else how
 
 
 def read_kind(texts: Sequence[str], words: Sequence[str]) -> tuple[Kind, list[str]]:
