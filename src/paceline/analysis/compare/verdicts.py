@@ -436,7 +436,7 @@ def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
     return Mean(category, len(rows), math.exp(centre), interval)
 
 
-def _side_of(case: Case) -> int | None:
+def side_of(case: Case) -> int | None:
     """0 for A, 1 for B, None for what belongs to neither."""
     return next((index for index, mark in enumerate(MARKS) if case.title.endswith(mark)), None)
 
@@ -444,7 +444,7 @@ def _side_of(case: Case) -> int | None:
 def is_interleaved(records: RunRecords) -> bool:
     """Whether every case of the run belongs to a side."""
     cases = records.run.cases
-    return bool(cases) and all(_side_of(case) is not None for case in cases)
+    return bool(cases) and all(side_of(case) is not None for case in cases)
 
 
 def compare_paired(
@@ -457,7 +457,7 @@ def compare_paired(
     ordered = sorted(records.run.cases, key=lambda case: case.index)
     # A and B of a round are next to each other in the run, whichever came first.
     for pair_of_cases in zip(ordered[::2], ordered[1::2], strict=False):
-        one, other = (by_index.get(case.index) for case in sorted(pair_of_cases, key=lambda case: _side_of(case) or 0))
+        one, other = (by_index.get(case.index) for case in sorted(pair_of_cases, key=lambda case: side_of(case) or 0))
         if one is not None and other is not None and one.outcome is other.outcome is Outcome.OK:
             rounds.setdefault((one.case.key, other.case.key), []).append((one, other))
         else:
@@ -486,7 +486,7 @@ def compare_paired(
     for index, name in enumerate("AB"):
         # What is particular to this side, where all cases agree on it.
         shared = [text for text in _particular(pairs[0], index) if all(text in _particular(p, index) for p in pairs)]
-        mine = [record for record in records.records if _side_of(record.case) == index]
+        mine = [record for record in records.records if side_of(record.case) == index]
         title = f"{name} ({', '.join(shared)})" if shared else name
         sides.append(Side(title, (RunRecords(run=records.run, records=mine),)))
     reference, new = sides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,13 +69,13 @@ def _range(row: ComparisonRow) -> str:
 
 def _left_open(row: ComparisonRow, within: float, round_seconds: float) -> str:
     if row.ratio.interval is None:
-        least = next(count for count in range(2, 100) if critical(count, 1.0 - CONFIDENCE) < float("inf"))
+        least = next(count for count in range(2, 100) if critical(count, 1.0 - CONFIDENCE) < math.inf)
         return f": it takes at least {least} rounds"
     needed = rounds_to_decide(row.ratio, row.parts[0], within)
     would = "no number of rounds that anyone would wait for is enough with this noise: make it quieter"
     if needed is not None:
-        time = f", {show_duration(needed * round_seconds)} in all," if round_seconds == round_seconds else ""
-        would = f"about {needed} rounds{time} would decide if it stays so"
+        time = "" if math.isnan(round_seconds) else f" ({show_duration(needed * round_seconds)})"
+        would = f"about {needed} rounds{time} in all would decide if it stays so"
     return f": B / A is {between(row.ratio.interval)} in {metric_words(row)}; {would}"
 
 
