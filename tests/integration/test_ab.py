@@ -25,6 +25,7 @@ def test_parameters_of_a_benchmark_are_compared_round_by_round(sandbox: Sandbox)
     assert (run.run.name, run.run.status) == ("ab duration=20ms duration=60ms", "finished")
     assert "B (duration=0.06) against A (duration=0.02)" in done.stdout
     assert "nap steps=4: cannot be decided after 2 rounds: it takes at least 5 rounds." in done.stdout
+    assert "slower; too few rounds (2), no interval" in " ".join(done.stdout.split())
     again = sandbox.ask("compare", "last", "--json")
     assert again.returncode == 0, again.stderr
     document = json.loads(again.stdout)
@@ -147,6 +148,7 @@ def test_what_was_interrupted_goes_on(sandbox: Sandbox) -> None:
         (("steps=4", "steps=[4, 5]", "--", "run", "nap"), "the sides make 1 and 2 cases"),
         (("duration=1ms", "duration=2ms", "--", "run", "nap", "--repeat", "2"), "--repeat does not go with ab"),
         (("A=1", "A=2", "--rounds", "5", "run", "nap", "--steps", "3"), "follows --"),
+        (("echo 1", "echo 2", "--budget", "soon"), "--budget: 'soon' is not a duration"),
         (("echo 1", "echo 2", "--metric-from", "x(.*)"), "printed nothing that matches 'x(.*)'"),
     ],
 )

@@ -187,7 +187,7 @@ class Alternation:
     store: Store
     metrics: tuple[str, ...] = ()
     comparison: Comparison | None = None  # None until there is a round in which both sides succeeded
-    problem: str = ""  # why the last measurement that did not succeed did not
+    problem: str = ""  # why a measurement of the last round did not succeed
     has_failed: bool = False
     seconds: float = 0.0  # of the rounds that were measured here
     _measured_here: int = 0
@@ -229,7 +229,7 @@ class Alternation:
 
     def measure_round(self) -> None:
         """One more round; in every other one B comes first."""
-        number, before = self.rounds + 1, self._pairs
+        number, before, self.problem = self.rounds + 1, self._pairs, ""
         begin = time.monotonic()
         for place, side in enumerate(self.sides if number % 2 else self.sides[::-1]):
             self._keep(self.measure(side), side, number, place)

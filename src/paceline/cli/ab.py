@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -110,7 +111,7 @@ def command(
     from paceline.store import open_existing, open_store
 
     words: list[str] = ctx.meta["words"]
-    limits = _ab.Limits(rounds, parse_duration(budget), parse_fraction(within))
+    limits = _ab.Limits(rounds, _value("--budget", budget, parse_duration), _value("--within", within, parse_fraction))
     if not 0 < limits.within < 1:
         message = f"--within {within}: a difference to rule out is above 0 and below 100 %, such as 1%"
         raise InputError("out-of-range", message, key="--within", value=within)
@@ -131,6 +132,13 @@ def command(
         sys.exit(_follow(alternation, as_json=as_json))
 
 
+def _value(flag: str, text: str, parse: Callable[[str], float]) -> float:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InputError("invalid-value", str(error), where=flag, key=flag, value=text) from None
+
+
 def _follow(alternation: Alternation, *, as_json: bool) -> int:
     """Rounds until they decide or may not go on; returns the exit code."""
     from paceline.core.interrupt import catch_interrupts
@@ -143,6 +151,9 @@ def _follow(alternation: Alternation, *, as_json: bool) -> int:
             _show_round(alternation, as_json=as_json)
         status = "finished"
     except KeyboardInterrupt:
+        if not alternation.records.run.cases:
+            click.echo("\npaceline: interrupted before anything was measured", err=True)
+            return INTERRUPTED
         words = sys.argv[2:]
         if "--resume" not in words:
             words = ["--resume", alternation.records.run.id, *words]
@@ -188,7 +199,7 @@ def _show_answer(alternation: Alternation, *, as_json: bool) -> int:
 
     decisions, run_id = alternation.decisions, alternation.records.run.id
     reached = {one for _, one in decisions}
-    is_worse = Decision.WORSE in reached or alternation.has_failed
+    is_worse = Decision.WORSE in reached or alternation.has_failed or alternation.comparison is None
     code = 1 if is_worse else UNDECIDED if Decision.OPEN in reached else 0
     if as_json:
         if alternation.comparison is not None:

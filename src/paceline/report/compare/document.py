@@ -57,7 +57,8 @@ def verdict_words(row: ComparisonRow) -> str:
     if row.verdict is ComparisonVerdict.SAME:
         return "no significant change"
     if row.verdict is ComparisonVerdict.SINGLE:
-        return f"{change_words(row)}; one value, no interval"
+        why = "one value" if row.parts == (1, 1) else f"too few rounds ({row.parts[0]})"
+        return f"{change_words(row)}; {why}, no interval"
     return change_words(row)
 
 
@@ -302,6 +303,9 @@ def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
 def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     yield _matching(pairing, comparison)
     if not any(row.ratio.interval for row in pairing.rows):
+        if comparison.is_paired:
+            yield "A ratio is the geometric mean of B / A over the rounds, which are too few for an interval."
+            return
         yield "A side with one value and no samples has no interval, and no change of it is ever called significant."
         return
     if comparison.is_paired:
