@@ -152,6 +152,16 @@ def test_a_pipe_gets_plain_lines(sandbox: Sandbox) -> None:
     assert (sandbox.work / "mine.html").exists()
 
 
+def test_repetitions_are_spread_over_the_run_and_over_processes(sandbox: Sandbox) -> None:
+    suite = sandbox.suite({"benchmark": "nap", "duration": ["5ms", "6ms", "7ms"], "repeat": 2})
+    assert sandbox.ask("run", suite, "--no-report").returncode == 0
+    records = sorted(sandbox.load().records, key=lambda record: record.started_at)
+    assert [record.case.position for record in records] == list(range(6))
+    assert [record.case.repeat for record in records] == [1, 1, 1, 2, 2, 2]
+    durations = [record.case.parameters["duration"] for record in records]
+    assert set(durations[:3]) == set(durations[3:]) == {0.005, 0.006, 0.007}
+
+
 def test_a_reader_that_leaves_early_does_not_turn_an_unfinished_run_into_success(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "nap", "duration": "50ms", "repeat": 3})
     command = f"set -o pipefail; paceline run {suite} --no-report --json | head -n 1"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.installing import InstallFailed
 from paceline.servers import _environment
-from paceline.servers._environment import InstallFailed, Requirements, folder_of, install
+from paceline.servers._environment import Requirements, folder_of, install
 from support.cli import Sandbox
 
 pytestmark = [pytest.mark.slow]

@@ -1,112 +1,283 @@
-"""Measures two settings in alternation within one run, A B B A ..., so that what drifts meanwhile hits both alike."""
+"""Measures two sides in alternation, A B B A ..., each time in fresh processes, until the rounds have decided."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-import click
-
-from paceline.cli._flags import read_value
+from paceline.analysis.compare.sequential import Decision, decision
+from paceline.analysis.compare.verdicts import MARKS, Comparison, ComparisonRow, compare_paired
+from paceline.cli._live import label, sentence
+from paceline.cli._running import new_run
 from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.interrupt import interrupts_held
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
+from paceline.core.run import RunRecords, RunStatus
+from paceline.machine.software import scrub
+from paceline.runner.sides import RUN, Ended, Side, run_command
 
 if TYPE_CHECKING:
-    from paceline.core.run import RunRecords
+    from paceline.store.store import Store
 
-ROUNDS = 6  # even, so that each side comes first equally often
-FEWEST = 2  # one round cannot show how much chance moves
-_FLAG = "--ab"
-_COMMA = re.compile(r",(?=\s*[\w.-]+=)")  # between settings; one within a value stays
-
-Overrides = Mapping[str, Any]
+FAILED_ROUNDS = 3  # after which it ends: what fails so often is not chance
+WALL_TIME = Metric(name="wall_time", unit="s", better=Better.LOWER, description="from start to end of the command")
+_OURS = (
+    "--store",
+    "--resume",
+    "--retry-failed",
+    "--dry-run",
+    "--repeat",
+    "--json",
+    "--report",
+    "--no-report",
+    "--peer",
+)
 
 
 @dataclass(frozen=True)
-class PairedRuns:
-    """What the two sides set, and how often each is measured."""
+class Figure:
+    """How a command's figure is taken: its wall time, or what it prints."""
 
-    sides: tuple[Overrides, Overrides]
-    rounds: int
+    pattern: re.Pattern[str] | None = None
+    metric: Metric = WALL_TIME
 
-    def cases(self, expand: Callable[[Overrides], Sequence[Case]]) -> list[Case]:
-        """Every case that the sides set differently, in alternation; `expand` makes the cases of one side."""
-        from paceline.analysis.compare.verdicts import MARKS
+    @classmethod
+    def read(cls, text: str | None, *, higher_is_better: bool) -> Figure:
+        """What --metric-from asks for."""
+        if text is None:
+            if higher_is_better:
+                message = "--higher-is-better goes with --metric-from: a command's wall time is better if it is lower"
+                raise InputError("direction-without-metric", message, key="--higher-is-better")
+            return cls()
+        try:
+            pattern = re.compile(text, re.MULTILINE)
+        except re.error as error:
+            message = f"'{text}' is not a regular expression: {error}"
+            raise InputError("not-a-pattern", message, key="--metric-from", value=text) from None
+        if pattern.groups != 1:
+            message = f"'{text}' has {pattern.groups} groups; put one around the number, as in 'took ([0-9.]+) s'"
+            raise InputError("not-one-group", message, key="--metric-from", value=text)
+        name = next(iter(pattern.groupindex), "figure")
+        better = Better.HIGHER if higher_is_better else Better.LOWER
+        return cls(pattern, Metric(name=name, unit="", better=better, description=f"what the command prints: {text}"))
 
-        both = []
-        for side in self.sides:
-            try:
-                both.append(expand(side))
-            except InputError as error:
-                if error.key in side:
-                    error.where = f"{_FLAG} {error.key}"  # it would say --set, which was not given
-                raise
-        if len(both[0]) != len(both[1]):
-            message = f"the sides make {len(both[0])} and {len(both[1])} cases, which are not pairs; give single values"
-            raise InputError("unpaired-sides", message, where=_FLAG, key=_FLAG)
-        pairs = [(one, other) for one, other in zip(*both, strict=True) if one.key != other.key]
-        if not pairs:
-            message = "both sides are the same; set something else on the second"
-            raise InputError("same-sides", message, where=_FLAG, key=_FLAG)
-        cases: list[Case] = []
-        for pair in pairs:
-            marked = []
-            for case, mark in zip(pair, MARKS, strict=True):
-                parameters = dict(case.parameters)
-                if isinstance(parameters.get("budget"), int | float):  # its share of the time of one measurement
-                    parameters["budget"] = parameters["budget"] / self.rounds
-                update = {"title": f"{case.title}{mark}", "parameters": parameters}
-                marked.append(case.model_copy(update=update))
-            for number in range(1, self.rounds + 1):
-                for case in marked if number % 2 else reversed(marked):
-                    cases.append(case.model_copy(update={"index": len(cases), "repeat": number}))
-        return cases
-
-
-def read_pairs(texts: Sequence[str], rounds: int | None, overrides: Overrides) -> PairedRuns | None:
-    """What --ab and --rounds ask for, if they do."""
-    if not texts:
-        if rounds is not None:
-            raise InputError("rounds-without-ab", "--rounds goes with --ab A --ab B", key="--rounds", value=rounds)
-        return None
-    if len(texts) != 2:
-        message = f"{_FLAG} is given {len(texts)} times; give it twice: what side A sets, and what side B sets"
-        raise InputError("not-two-sides", message, key=_FLAG, value=len(texts))
-    if "repeat" in overrides:
-        message = "--repeat does not go with --ab, which measures in rounds: use --rounds"
-        raise InputError("repeat-with-ab", message, key="--repeat", value=overrides["repeat"], suggestion="--rounds")
-    rounds = ROUNDS if rounds is None else rounds
-    if rounds < FEWEST:
-        message = f"--rounds {rounds}: at least {FEWEST} are needed to tell a change from chance"
-        raise InputError("too-few-rounds", message, key="--rounds", value=rounds)
-    return PairedRuns((_read_side(texts[0]), _read_side(texts[1])), rounds)
+    def value(self, ended: Ended) -> float:
+        """The figure of a command that succeeded; the last where it prints several."""
+        if self.pattern is None:
+            return ended.seconds
+        matches = self.pattern.findall(ended.output)
+        try:
+            value = float(matches[-1]) if matches else math.nan
+        except ValueError:
+            message = f"'{matches[-1]}' is not a number"
+            raise InputError("not-a-number", message, key="--metric-from", value=matches[-1]) from None
+        if not matches:
+            message = f"the command printed nothing that matches '{self.pattern.pattern}'"
+            raise InputError("no-match", message, key="--metric-from")
+        return value
 
 
-def show_pairs(records: RunRecords, *, as_json: bool) -> None:
-    """The comparison of a run in alternation."""
-    from paceline.analysis.compare.verdicts import compare_paired
-    from paceline.report.compare import document as compare
-    from paceline.report.render import terminal
+Measure = Callable[[Side], list[Record]]
 
-    try:
-        comparison = compare_paired(records)
-    except InputError as error:  # no round in which both sides succeeded
-        click.echo(f"paceline: {error}", err=True)
+
+def measuring(words: Sequence[str], figure: Figure) -> Measure:
+    """How a side is measured once: by Paceline, or as any other command."""
+    if list(words[:1]) != [RUN]:
+        return lambda side: [_timed(side.command or tuple(words), side, figure)]
+    for word in words:
+        if (name := word.partition("=")[0]) in _OURS:
+            message = f"{name} does not go with ab, which measures in rounds and stores them itself; leave it out"
+            raise InputError("not-in-ab", message, key=name)
+    if figure.pattern is not None:
+        message = "--metric-from is for a command; of a run of Paceline, choose with --metric NAME"
+        raise InputError("metric-from-a-run", message, key="--metric-from")
+    return lambda side: _measured(words, side)
+
+
+def _timed(command: tuple[str, ...], side: Side, figure: Figure) -> Record:
+    started_at = datetime.now(UTC)
+    ended = run_command(command, side)
+    shown = scrub(" ".join(command))
+    case = Case(index=0, benchmark="command", parameters={"command": shown}, title="" if side.command else shown)
+    record = Record(run_id="", case=case, outcome=Outcome.OK, started_at=started_at, seconds=ended.seconds)
+    if ended.problem:
+        cause = Cause(kind=CauseKind.ERROR, message=scrub(ended.problem), detail=scrub(ended.output[-2000:]))
+        return record.model_copy(update={"outcome": Outcome.FAILED, "cause": cause})
+    measured = [Measurement.of_value(figure.metric, figure.value(ended))]
+    return record.model_copy(update={"measurements": measured, "primary": figure.metric.name})
+
+
+def check_sides(sides: Sequence[Side], words: Sequence[str]) -> None:
+    """Refuse what a side cannot run, and sides that are not pairs of cases, before anything is measured."""
+    if list(words[:1]) != [RUN]:
         return
-    if as_json:
-        click.echo(compare.json_line(comparison))
-    else:
-        terminal.show(compare.document(comparison))
+    counts = [_paceline(side, [*words, "--dry-run"]).output.count("\n") for side in sides]
+    if counts[0] != counts[1]:
+        message = f"the sides make {counts[0]} and {counts[1]} cases, which are not pairs; give single values"
+        raise InputError("unpaired-sides", message, value=sides[1].label)
 
 
-def _read_side(text: str) -> dict[str, Any]:
-    side: dict[str, Any] = {}
-    for setting in _COMMA.split(text):
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            message = "write a side as key=value, or several with commas between"
-            raise InputError("not-a-setting", message, where=f"{_FLAG} {text}", key=_FLAG, value=text)
-        side[key.strip().replace("-", "_")] = read_value([value])
-    return side
+def _measured(words: Sequence[str], side: Side) -> list[Record]:
+    from paceline.store import open_existing
+
+    with TemporaryDirectory(prefix="paceline-ab-") as folder:
+        path = Path(folder) / "paceline.db"
+        ended = _paceline(side, [*words, "--no-report", "--store", str(path)])
+        if not path.exists():
+            raise _not_measured(side, ended)
+        with open_existing(path) as store:
+            return store.load(store.find_run("last")).records
+
+
+def _paceline(side: Side, words: Sequence[str]) -> Ended:
+    """Paceline in the side's own environment, which may be another version of it."""
+    ended = run_command([side.python, "-m", "paceline", *words, *side.settings], side)
+    if ended.code not in (0, 1):  # 1 is a case that did not succeed, which its record says
+        raise _not_measured(side, ended)
+    return ended
+
+
+def _not_measured(side: Side, ended: Ended) -> InputError:
+    reason = (ended.last_line or ended.problem).removeprefix("paceline: ")
+    return InputError("cannot-be-measured", f"{side.mark} ({side.label}): {reason}", value=side.label)
+
+
+def records_of(store: Store, name: str, resumed: str | None, tags: Sequence[str]) -> RunRecords:
+    """A new run without rounds, or an earlier one to go on with."""
+    if resumed is None:
+        return RunRecords(run=new_run(name, [], None, tags), records=[])
+    run_id = store.find_run(resumed)
+    if store.is_alive(run_id):
+        message = f"run {run_id} is still being measured by another process; wait for it or end it"
+        raise InputError("run-in-progress", message, key="--resume", value=run_id)
+    records = store.load(run_id)
+    if records.run.name != name:
+        message = f"run {run_id} is '{records.run.name}', not '{name}': name the same sides as before"
+        raise InputError("other-sides", message, key="--resume", value=resumed)
+    store.reopen(run_id)
+    return records
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long it may take, and which difference is too small to matter."""
+
+    rounds: int
+    budget: float  # seconds
+    within: float
+
+
+@dataclass
+class Alternation:
+    """Rounds of both sides, stored as they are measured, and what they have decided so far."""
+
+    sides: tuple[Side, Side]
+    measure: Measure
+    limits: Limits
+    records: RunRecords
+    store: Store
+    metrics: tuple[str, ...] = ()
+    comparison: Comparison | None = None  # None until there is a round in which both sides succeeded
+    problem: str = ""  # why a measurement of the last round did not succeed
+    has_failed: bool = False
+    seconds: float = 0.0  # of the rounds that were measured here
+    _measured_here: int = 0
+    _failed_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self._compare()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have both sides."""
+        cases = self.records.run.cases
+        last = max((case.repeat for case in cases), default=0)
+        marks = {case.title[-2] for case in cases if case.repeat == last}
+        return last - (len(marks) == 1)
+
+    @property
+    def decisions(self) -> list[tuple[ComparisonRow, Decision]]:
+        """Of every case and metric."""
+        rows = self.comparison.rows if self.comparison is not None else ()
+        within = self.limits.within
+        return [(row, decision(row.ratio, row.metric.better, within, is_change=row.is_significant)) for row in rows]
+
+    @property
+    def round_seconds(self) -> float:
+        """What a round takes; not a number before the first."""
+        return self.seconds / self._measured_here if self._measured_here else math.nan
+
+    @property
+    def why_ended(self) -> str:
+        """Why there is no further round; empty if there is one."""
+        if self.comparison is not None and all(one is not Decision.OPEN for _, one in self.decisions):
+            return "decided"
+        if self._failed_rounds >= FAILED_ROUNDS or (self._failed_rounds and self.comparison is None):
+            return "failed"
+        if self.rounds >= self.limits.rounds:
+            return "rounds"
+        return "time" if self._measured_here and self.seconds + self.round_seconds > self.limits.budget else ""
+
+    def measure_round(self) -> None:
+        """One more round; in every other one B comes first."""
+        number, before, self.problem = self.rounds + 1, self._pairs, ""
+        begin = time.monotonic()
+        for place, side in enumerate(self.sides if number % 2 else self.sides[::-1]):
+            self._keep(self.measure(side), side, number, place)
+        self.seconds += time.monotonic() - begin
+        self._measured_here += 1
+        self._compare()
+        self._failed_rounds += self._pairs == before
+
+    def finish(self, status: RunStatus) -> None:
+        """Say in the store how it ended, if anything was measured."""
+        if self.records.run.cases:
+            self.store.finish(self.records.run.id, status)
+
+    @property
+    def _pairs(self) -> int:
+        return sum(row.parts[0] for row in self.comparison.rows) if self.comparison is not None else 0
+
+    def _keep(self, records: Sequence[Record], side: Side, number: int, place: int) -> None:
+        """Store what a side yielded; A and B of a case are next to each other in the run, whichever came first."""
+        run, mark = self.records.run, MARKS["AB".index(side.mark)]
+        attempts = {record.case.index: record.attempt for record in self.records.records}
+        kept = []
+        for position, record in enumerate(records):
+            index = ((number - 1) * len(records) + position) * 2 + place
+            title = f"{record.case.title} {scrub(side.label)}{mark}".lstrip()
+            case = record.case.model_copy(update={"index": index, "repeat": number, "title": title})
+            attempt = attempts.get(index, 0) + 1  # a round that was interrupted is measured again
+            kept.append(record.model_copy(update={"run_id": run.id, "case": case, "attempt": attempt}))
+        planned = {case.index for case in run.cases}
+        new = [record.case for record in kept if record.case.index not in planned]
+        with interrupts_held():
+            if not run.cases:
+                self.store.begin(run)
+            if new:
+                self.store.plan(run.id, new)
+            for record in kept:
+                self.store.add(record)
+            run.cases.extend(new)
+        self.records = self.records.with_latest(kept)
+        for record in kept:
+            if not record.is_success:
+                self.has_failed = True
+                self.problem = f"{label(record.case)}: {sentence(record)}"
+
+    def _compare(self) -> None:
+        try:
+            self.comparison = compare_paired(self.records, metrics=self.metrics)
+        except InputError as error:
+            if error.code != "no-complete-round":
+                raise
+            self.comparison = None

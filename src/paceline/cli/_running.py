@@ -10,16 +10,15 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.core.benchmark import Benchmark
-from paceline.core.case import Case
+from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.files import data_directory
 from paceline.core.interrupt import catch_interrupts
@@ -34,7 +33,6 @@ from paceline.runner.launcher_ranks import JoinedRanks, World
 from paceline.runner.run import Listener, SuiteRun, execute_here
 
 if TYPE_CHECKING:
-    from paceline.cli._ab import PairedRuns
     from paceline.store.store import Store
 
 
@@ -234,20 +232,15 @@ def expand_here(
     overrides: dict[str, Any],
     world: Others = None,
     peer: str | None = None,
-    paired: PairedRuns | None = None,
     filters: Sequence[str] = (),  # what the name of a case must have in it
 ) -> list[Case]:
-    """The suite's cases on this machine, or where its ranks will be; each also under the peer, or in alternation."""
+    """The suite's cases on this machine, or where its ranks will be; each also under the peer."""
     from paceline.core.benchmark import BENCHMARKS
     from paceline.devices import counts
 
     devices = world.devices if isinstance(world, HostRanks) else counts()
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
-    if paired is not None:
-        return paired.cases(
-            lambda side: only(expand(suite, BENCHMARKS.get, here, {**overrides, **side}), filters, suite.name)
-        )
     cases = only(expand(suite, BENCHMARKS.get, here, overrides), filters, suite.name)
     return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
 
@@ -266,7 +259,7 @@ def start(
     from paceline.store import open_store
 
     with open_store(store) as opened:
-        run = _pinned(_new_run(name, cases, world, tags), cpus)
+        run = _pinned(new_run(name, cases, world, tags), cpus)
         if traces is not None:
             run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
         opened.begin(run)
@@ -275,6 +268,7 @@ def start(
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
+    from paceline.analysis.compare.verdicts import is_interleaved
     from paceline.core.benchmark import BENCHMARKS
     from paceline.store import open_existing
 
@@ -285,6 +279,9 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
             raise InputError("run-in-progress", message, key="--resume", value=run_id)
         opened.recover(run_id)
         stored = opened.load(run_id)
+        if is_interleaved(stored):
+            message = f"run {run_id} is of 'paceline ab': go on with paceline ab --resume {run_id} and the same sides"
+            raise InputError("resume-of-ab", message, key="--resume", value=run_id)
         again = {case.index for case in stored.missing}
         if retry_failed:
             again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
@@ -302,7 +299,8 @@ def resume(name: str, store: str | None, output: Output, world: Others, *, retry
         return _measure(opened, stored.run, todo, attempts, output, world)
 
 
-def _new_run(name: str, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
+def new_run(name: str, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
+    """A run that begins now, with what this machine is."""
     from paceline.machine import describe
     from paceline.machine.software import scrub
     from paceline.version import VERSION
@@ -349,6 +347,7 @@ def _measure(
     world: Others,
 ) -> int:
     """Measure, report, and say with the exit code whether all is well."""
+    todo = measuring_order(todo)
     if world is not None:
         world.announce(todo)
     listener = output.listener()
@@ -404,12 +403,7 @@ def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) ->
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
-    from paceline.analysis.compare.verdicts import is_interleaved
-    from paceline.cli._ab import show_pairs
-
     path = _write_report(records, output) if output.report else None
-    if output.answer is None and is_interleaved(records):
-        output = replace(output, answer=partial(show_pairs, as_json=output.as_json))
     if output.as_json:
         if output.answer is not None:
             output.answer(records)

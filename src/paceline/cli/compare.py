@@ -39,7 +39,7 @@ def command(
     """Compare every NEW with the REFERENCE.
 
     Each is a run (an id, the beginning of one, 'last'), a tag (its runs count as one), a file of 'paceline report
-    --jsonl', or published:libai, published:megatron, published:flashlight. A run that was measured with --ab is
+    --jsonl', or published:libai, published:megatron, published:flashlight. A run of 'paceline ab' is
     compared with itself: name it alone.
     """
     from paceline.analysis.compare.verdicts import Limit, compare, compare_paired, is_interleaved, violations

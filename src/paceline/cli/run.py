@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._ab import read_pairs
 from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
 from paceline.cli._running import folder_of, joined_value, refuse_if_none_can
 from paceline.core.errors import InputError, unknown
@@ -75,14 +74,6 @@ class RunCommand(click.Command):
 @click.option(
     "--peer", metavar="NAME", help="After each case, the same under this benchmark, which takes the same parameters."
 )
-@click.option(
-    "--ab",
-    "sides",
-    multiple=True,
-    metavar="KEY=VALUE,...",
-    help="Given twice, for A and for B: measure both in alternation, and compare them round by round.",
-)
-@click.option("--rounds", type=int, metavar="N", help="With --ab: how often each side is measured; unset is 6.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
 @click.option(
     "--profile", metavar="[DIR]", help="Trace a few more steps of each model: where the time goes, kernel by kernel."
@@ -111,8 +102,6 @@ def command(
     settings: tuple[str, ...],
     filters: tuple[str, ...],
     peer: str | None,
-    sides: tuple[str, ...],
-    rounds: int | None,
     tags: tuple[str, ...],
     profile: str | None,
     store: str | None,
@@ -149,10 +138,6 @@ def command(
         if not tag.strip() or not tag.isprintable():
             message = f"--tag {tag!r} is not a name: give one that can be read and typed, such as nightly"
             raise InputError("invalid-tag", message, key="--tag", value=tag)
-    paired = read_pairs(sides, rounds, overrides)
-    if paired is not None and (resume is not None or peer is not None):
-        message = "--ab goes with neither --resume, which goes on in alternation by itself, nor --peer"
-        raise InputError("ab-with-resume-or-peer", message, key="--ab")
     if retry_failed and resume is None:
         raise InputError("retry-without-resume", "--retry-failed goes with --resume RUN", key="--retry-failed")
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
@@ -166,7 +151,7 @@ def command(
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         traces = folder_of(profile) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
-        cases = _running.expand_here(suite, overrides, world, peer, paired, filters)
+        cases = _running.expand_here(suite, overrides, world, peer, filters)
         if not dry_run:
             sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus))
         if profile is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ class Case(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    index: int  # place in the run, from 0
+    index: int  # number in the run, from 0
     benchmark: str
     parameters: dict[str, Any]
     title: str  # what tells this case from its neighbours, for people
@@ -55,6 +56,7 @@ class Case(BaseModel):
     ranks: int = Field(default=1, ge=1)
     timeout: float = 600.0
     repeat: int = 1  # which repetition, from 1
+    position: int | None = None  # place in the order of measuring, from 0; None where that is the order of the suite
     require: bool = False  # whether it is a failure that the machine cannot do it
     expected: float | None = None  # seconds that it would take by its own account
     category: str = "other"  # what kind of benchmark it is, for reports
@@ -66,3 +68,8 @@ class Case(BaseModel):
         """The same for the same work, in this run and in any other."""
         what = [self.benchmark, self.parameters, self.target, self.ranks]
         return hashlib.sha256(_KEYED.encode(what).encode()).hexdigest()[:16]
+
+
+def measuring_order(cases: Iterable[Case]) -> list[Case]:
+    """The cases as they are measured: those of one place, a case and its peer, by their numbers."""
+    return sorted(cases, key=lambda case: (case.position or 0, case.index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
@@ -13,6 +14,7 @@ from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case, Origin
 from paceline.core.device import ALL, HOST, TARGET_KINDS, accelerator_kinds, read_target, split_target
 from paceline.core.errors import InputError, located, nearest, unknown
+from paceline.core.grouping import group_by
 from paceline.core.parameters import Parameters, refusal
 from paceline.core.quantity import Duration
 
@@ -35,7 +37,7 @@ class CaseKeys(BaseModel):
     timeout: Duration = Field(default=600.0, gt=0)
     """End the case after this time"""
     repeat: int = Field(default=1, ge=1, le=10_000)
-    """Measure the case this many times, each in a process of its own"""
+    """Measure the case this many times, each in a process of its own, with the other cases in between"""
     require: bool = False
     """Count it as a failure when this machine cannot do it; otherwise an unsupported case is only reported"""
     only_on: str | None = None
@@ -188,7 +190,24 @@ def expand(
         device = "a GPU" if here.gpus else "no GPU"
         message = f"no case is left on this machine, which has {device}; see 'only_on'"
         raise InputError("no-case-left", message, where=suite.name)
-    return cases
+    return _spread(cases)
+
+
+def _spread(cases: list[Case]) -> list[Case]:
+    """The cases with their places in time: one repetition of each before the next of any, every time in another order.
+
+    Repetitions one right after the other would see the same state of the machine, and call its drift a difference
+    between cases. The order follows from the cases alone, so that all who expand a suite agree on it.
+    """
+    if all(case.repeat == 1 for case in cases):
+        return cases
+    draw = random.Random(" ".join(case.key for case in cases))
+    order: list[int] = []
+    for repetition in group_by(cases, lambda case: case.repeat).values():
+        draw.shuffle(repetition)
+        order += [case.index for case in repetition]
+    places = {index: place for place, index in enumerate(order)}
+    return [case.model_copy(update={"position": places[case.index]}) for case in cases]
 
 
 def _expand_entry(

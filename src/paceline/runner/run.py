@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,21 +92,25 @@ class SuiteRun:
     def go(self) -> bool:
         """Measure every case; whether all of them are ok."""
         self.listener.started(self.run, self.todo)
-        with WarmServer(self.cpus) as server:
-            for case in self.todo:
-                record = self._measure(server, case)
-                if record is None:
-                    continue
-                try:
-                    with interrupts_held():
-                        self.sink.add(record)
-                except StoreError as error:  # which says where the record is now: the next case may still count
-                    self.all_ok = False
-                    self.put_aside.append(record)
-                    self.listener.trouble(str(error))
-                self.all_ok &= record.is_success
-                self.listener.case_ended(record)
+        # Copies of one process share its layout in memory, which differs from process to process: so do repetitions.
+        for _, cases in itertools.groupby(self.todo, key=lambda case: case.repeat):
+            with WarmServer(self.cpus) as server:
+                for case in cases:
+                    record = self._measure(server, case)
+                    if record is not None:
+                        self._keep(record)
         return self.all_ok
+
+    def _keep(self, record: Record) -> None:
+        try:
+            with interrupts_held():
+                self.sink.add(record)
+        except StoreError as error:  # which says where the record is now: the next case may still count
+            self.all_ok = False
+            self.put_aside.append(record)
+            self.listener.trouble(str(error))
+        self.all_ok &= record.is_success
+        self.listener.case_ended(record)
 
     def _measure(self, server: WarmServer, case: Case) -> Record | None:
         attempt = self.attempts.get(case.index, 0) + 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -12,17 +10,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import InputError, PacelineError, Unsupported
+from paceline.core.errors import InputError, Unsupported
 from paceline.core.files import data_directory, write_atomic
-
-
-class InstallFailed(PacelineError):
-    """An environment could not be made."""
+from paceline.core.installing import InstallFailed, one_at_a_time, run_step
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ def install(requirements: Requirements, say: Callable[[str], None]) -> Installed
     """Make the environment unless it exists; only one process does at a time."""
     folder = folder_of(requirements.server)
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder, say):
+    with one_at_a_time(folder, say):
         seconds = 0.0
         if not requirements.is_complete():
             begin = time.monotonic()
@@ -151,7 +146,7 @@ def remove(server: str) -> bool:
     folder = folder_of(server)
     if not folder.exists():
         return False
-    with _lock(folder, lambda _: None):
+    with one_at_a_time(folder, lambda _: None):
         (folder / "complete.json").unlink(missing_ok=True)  # first, so that a remainder is not taken for a whole
         shutil.rmtree(folder)
     return True
@@ -188,40 +183,16 @@ def _build(requirements: Requirements, folder: Path, say: Callable[[str], None])
                 f"{requirements.server} is built for the distribution's Python; install it ({base} is missing)"
             )
     say(f"making an environment with {base}")
-    _run([base, "-m", "venv", str(folder / "venv")], log, f"the environment of {requirements.server}")
+    run_step(
+        [base, "-m", "venv", str(folder / "venv")],
+        log,
+        f"the environment of {requirements.server} could not be installed",
+    )
     say(f"installing {', '.join(pip_packages)}")
     pip = [str(requirements.interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     constraints = ["--constraint", str(requirements.pins)] if requirements.pins.exists() else []
-    _run([*pip, *constraints, *pip_packages], log, f"the packages of {requirements.server}")
-
-
-def _run(command: list[str], log: Path, what: str) -> None:
-    # A user's PYTHONPATH or active environment would leak into the new one.
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    with log.open("a") as output:
-        output.write(f"$ {' '.join(command)}\n")
-        output.flush()
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=clean, check=False
-        )
-    if done.returncode:
-        last = "\n  ".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise InstallFailed(
-            f"{what} could not be installed (exit code {done.returncode}); the whole output is in {log}:\n  {last}"
-        )
+    run_step([*pip, *constraints, *pip_packages], log, f"the packages of {requirements.server} could not be installed")
 
 
 def _is_program(path: str | Path) -> bool:
     return Path(path).is_file() and os.access(path, os.X_OK)
-
-
-@contextlib.contextmanager
-def _lock(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """A file next to the folder, so that this can be removed; the kernel releases the lock if the process dies."""
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another process that installs it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

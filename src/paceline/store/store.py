@@ -60,6 +60,12 @@ class Store(Reader):
         with self.writing(f"begin run '{run.id}'") as connection:
             self.begin_within(connection, run)
 
+    def plan(self, run_id: str, more: Sequence[Case]) -> None:
+        """Add cases to a run of which nobody knew at its beginning how many it would have."""
+        with self.writing(f"plan cases of run '{run_id}'") as connection:
+            self._lock(connection, run_id)
+            connection.execute(insert(cases), [codec.case_row(run_id, case) for case in more])
+
     def finish(self, run_id: str, status: RunStatus = "finished") -> None:
         """Set how the run ended, and that it did now."""
         with self.writing(f"finish run '{run_id}'") as connection:

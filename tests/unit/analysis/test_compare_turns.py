@@ -128,16 +128,23 @@ def test_each_side_has_its_own_records_and_the_matched_case_says_what_differs() 
     assert [(one.name, one.reference, one.new) for one in matched.differences] == [("precision", "fp32", "bf16")]
 
 
-def test_one_round_is_compared_and_sides_that_set_nothing_have_plain_names() -> None:
+@pytest.mark.parametrize(
+    ("titles", "names"),
+    [
+        (("train resnet50 [A]", "train resnet50 [B]"), ("A", "B")),
+        (("train resnet50 main@1234 [A]", "train resnet50 HEAD@5678 [B]"), ("A (main@1234)", "B (HEAD@5678)")),
+    ],
+)
+def test_sides_that_set_no_parameter_are_named_by_their_titles(titles: tuple[str, ...], names: tuple[str, ...]) -> None:
     run = in_turns(rounds=1)
-    for one in run.records:
-        one.case = one.case.model_copy(update={"parameters": {"model": "resnet50"}, "title": f"train {one.case.title}"})
+    for one, title in zip(run.records, titles, strict=True):
+        one.case = one.case.model_copy(update={"parameters": {"model": "resnet50"}, "title": title})
     run.run.cases[:] = [one.case for one in run.records]
     comparison = compare_paired(run)
     (row,) = comparison.rows
     assert (row.parts, row.verdict, row.label) == ((1, 1), ComparisonVerdict.SINGLE, "train resnet50")
     (pairing,) = comparison.pairings
-    assert (pairing.reference.name, pairing.new.name) == ("A", "B")
+    assert (pairing.reference.name, pairing.new.name) == names
 
 
 def test_titles_that_share_no_word_are_named_by_the_benchmark() -> None:

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paceline.cli._ab import PairedRuns, read_pairs
 from paceline.cli.compare import command
-from paceline.core.benchmark import BENCHMARKS
-from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.suite import Here, Suite, expand
 from paceline.report.export import jsonl
 from paceline.store import open_store
 from support.compare_records import before_and_after
-from support.refused import refused
 
 
 @pytest.fixture
@@ -126,56 +121,6 @@ def test_nothing_heavy_is_loaded(store: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def expanded(side: object) -> list[Case]:
-    assert isinstance(side, dict)
-    parameters = {"size": 512, "budget": 6.0} | side
-    return [Case(index=0, benchmark="gemm", title=f"gemm {parameters['size']}", parameters=parameters)]
-
-
-def test_turns_are_balanced_and_share_the_budget() -> None:
-    turns = read_pairs(["size=256", "size=512"], None, {})
-    assert turns is not None
-    cases = turns.cases(expanded)
-    assert [case.title[-2] for case in cases] == list("ABBAABBAABBA")
-    assert [case.repeat for case in cases] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert [case.index for case in cases] == list(range(12))
-    assert {case.parameters["budget"] for case in cases} == {1.0}
-
-
-def test_a_side_may_set_several_things() -> None:
-    turns = read_pairs(["size=256,budget=2s", "size=512"], 4, {})
-    assert turns == PairedRuns(({"size": "256", "budget": "2s"}, {"size": "512"}), 4)
-
-
-@pytest.mark.parametrize(
-    ("texts", "rounds", "overrides", "code"),
-    [
-        (["a=1"], None, {}, "not-two-sides"),
-        (["a", "b"], None, {}, "not-a-setting"),
-        (["a=1", "a=2"], 1, {}, "too-few-rounds"),
-        (["a=1", "a=2"], None, {"repeat": 3}, "repeat-with-ab"),
-        ([], 3, {}, "rounds-without-ab"),
-    ],
-)
-def test_turns_that_cannot_be_are_refused(
-    texts: list[str], rounds: int | None, overrides: dict[str, int], code: str
-) -> None:
-    with refused(code):
-        read_pairs(texts, rounds, overrides)
-
-
-def test_the_same_on_both_sides_is_refused() -> None:
-    turns = PairedRuns(({"size": 256}, {"size": 256}), 2)
-    with refused("same-sides", key="--ab"):
-        turns.cases(expanded)
-
-
-def test_what_a_side_sets_wrongly_is_refused_as_part_of_ab() -> None:
-    turns = PairedRuns(({"sise": 256}, {"size": 512}), 2)
-    with refused("unknown-key", key="sise", suggestion="size", where="--ab sise"):
-        turns.cases(lambda side: expand(Suite.of_benchmark("gemm"), BENCHMARKS.get, Here(), side))
 
 
 def test_a_file_that_was_cut_off_is_said_to_be_ours(store: str, tmp_path: Path) -> None:

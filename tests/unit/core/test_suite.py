@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark, Context
-from paceline.core.case import Case
+from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Size
@@ -199,6 +199,28 @@ def test_repetitions_follow_one_another_with_the_same_key() -> None:
     ]
     assert len({case.key for case in found}) == 2
     assert [case.index for case in found] == list(range(6))
+
+
+def test_repetitions_are_measured_with_the_other_cases_in_between() -> None:
+    entry = {"benchmark": "gemm", "size": list(range(1, 9)), "repeat": 4}
+    order = measuring_order(cases(entry))
+    assert [case.position for case in order] == list(range(32))
+    assert [case.repeat for case in order] == [1] * 8 + [2] * 8 + [3] * 8 + [4] * 8
+    rounds = [[case.parameters["size"] for case in order[first : first + 8]] for first in range(0, 32, 8)]
+    assert all(sorted(sizes) == list(range(1, 9)) for sizes in rounds)
+    assert len({tuple(sizes) for sizes in [*rounds, range(1, 9)]}) == 5  # no two alike, and none as it is written
+    assert measuring_order(cases(entry)) == order  # who expands it again gets the same
+
+
+def test_cases_that_are_not_repeated_are_measured_as_they_are_written() -> None:
+    found = cases({"benchmark": "gemm", "size": [3, 1, 2]})
+    assert {case.position for case in found} == {None}
+    assert [case.parameters["size"] for case in measuring_order(found)] == [3, 1, 2]
+
+
+def test_a_case_that_is_repeated_more_often_goes_on_alone() -> None:
+    order = measuring_order(cases({"benchmark": "gemm", "repeat": 3}, {"benchmark": "gemm", "size": 7}))
+    assert [(case.parameters["size"] == 7, case.repeat) for case in order[2:]] == [(False, 2), (False, 3)]
 
 
 def test_a_title_says_what_was_changed_and_how_many_ranks() -> None:

@@ -123,6 +123,21 @@ def test_one_case_that_fails_is_a_run_that_is_not_ok(outcome: Outcome, expected:
     assert [record.outcome for record in remembered.records] == [Outcome.OK, outcome, Outcome.OK]
 
 
+def test_repetitions_are_copies_of_different_processes() -> None:
+    servers: list[WarmServer] = []
+
+    def execute(server: WarmServer, _case: Case, _tell: Tell) -> CaseEnd:
+        servers.append(server)
+        return ok()
+
+    todo = [case.model_copy(update={"repeat": repeat}) for repeat in (1, 2) for case in CASES[:2]]
+    remembered = Remembered(())
+    SuiteRun(run=RUN, todo=todo, sink=remembered, listener=remembered, execute=execute).go()
+    assert servers[0] is servers[1]
+    assert servers[2] is servers[3]
+    assert servers[1] is not servers[2]
+
+
 def test_a_cause_names_no_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     _, remembered, _ = suite_run([failing(Outcome.FAILED, f"no {tmp_path}/a", f"in {tmp_path}/b.py")])

@@ -25,12 +25,12 @@ from paceline.analysis.compare.matching import (
     environment_differences,
     match,
 )
+from paceline.analysis.compare.sequential import ratio_of_rounds
 from paceline.analysis.compare.significance import (
     FALSE_ALARMS,
     MOST_FREEDOM,
     Ratio,
     RepeatSamples,
-    ratio_of_pairs,
     ratios,
     significant,
 )
@@ -436,7 +436,7 @@ def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
     return Mean(category, len(rows), math.exp(centre), interval)
 
 
-def _side_of(case: Case) -> int | None:
+def side_of(case: Case) -> int | None:
     """0 for A, 1 for B, None for what belongs to neither."""
     return next((index for index, mark in enumerate(MARKS) if case.title.endswith(mark)), None)
 
@@ -444,7 +444,7 @@ def _side_of(case: Case) -> int | None:
 def is_interleaved(records: RunRecords) -> bool:
     """Whether every case of the run belongs to a side."""
     cases = records.run.cases
-    return bool(cases) and all(_side_of(case) is not None for case in cases)
+    return bool(cases) and all(side_of(case) is not None for case in cases)
 
 
 def compare_paired(
@@ -457,7 +457,7 @@ def compare_paired(
     ordered = sorted(records.run.cases, key=lambda case: case.index)
     # A and B of a round are next to each other in the run, whichever came first.
     for pair_of_cases in zip(ordered[::2], ordered[1::2], strict=False):
-        one, other = (by_index.get(case.index) for case in sorted(pair_of_cases, key=lambda case: _side_of(case) or 0))
+        one, other = (by_index.get(case.index) for case in sorted(pair_of_cases, key=lambda case: side_of(case) or 0))
         if one is not None and other is not None and one.outcome is other.outcome is Outcome.OK:
             rounds.setdefault((one.case.key, other.case.key), []).append((one, other))
         else:
@@ -479,21 +479,28 @@ def compare_paired(
             drafts.append(Draft(pair, both[0][0][key], before, after))
     selection.check(drafts, records.records)
     paired_ratios = [
-        ratio_of_pairs([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
+        ratio_of_rounds([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
         for _, _, a, b in drafts
     ]
     sides = []
     for index, name in enumerate("AB"):
-        # What this side sets differently, where all cases agree on it.
-        settings = [{f"{one.name}={(one.reference, one.new)[index]}" for one in pair.differences} for pair in pairs]
-        shared = sorted(set.intersection(*settings))
-        mine = [record for record in records.records if _side_of(record.case) == index]
+        # What is particular to this side, where all cases agree on it.
+        shared = [text for text in _particular(pairs[0], index) if all(text in _particular(p, index) for p in pairs)]
+        mine = [record for record in records.records if side_of(record.case) == index]
         title = f"{name} ({', '.join(shared)})" if shared else name
         sides.append(Side(title, (RunRecords(run=records.run, records=mine),)))
     reference, new = sides
     rows = tuple(_judged(drafts, paired_ratios))
     pairing = Pairing(reference, new, Matched(tuple(pairs), (), ()), tuple(dict.fromkeys(unpaired)), rows=rows)
     return Comparison((pairing,), is_paired=True)
+
+
+def _particular(pair: Match, index: int) -> list[str]:
+    """What one side sets otherwise than the other; where that is no parameter, the words of its title alone."""
+    if pair.differences:
+        return sorted(f"{one.name}={(one.reference, one.new)[index]}" for one in pair.differences)
+    titles = [pool.case.title.removesuffix(mark) for pool, mark in zip((pair.reference, pair.new), MARKS, strict=True)]
+    return [word for word in titles[index].split() if word not in titles[1 - index].split()]
 
 
 def _paired_match(rounds: Sequence[tuple[Record, Record]]) -> Match:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from paceline.analysis.compare.verdicts import side_of
 from paceline.analysis.figures import unique_labels
 from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, find_changes
 from paceline.core.case import Case
@@ -200,7 +201,7 @@ def history(runs: Iterable[RunRecords], metric: str) -> History:
     counted = set()
     for records in sorted(runs, key=lambda records: (records.run.started_at, records.run.id)):
         for record in records.records if records.run.id not in counted else ():
-            if record.outcome is not Outcome.OK:
+            if record.outcome is not Outcome.OK or side_of(record.case) is not None:  # a side may be an old commit
                 continue
             where = machine(records.run.environment, record.case.target)
             # The metric of the whole case, or of every point of its sweep; never of one rank.

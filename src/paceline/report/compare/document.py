@@ -57,7 +57,8 @@ def verdict_words(row: ComparisonRow) -> str:
     if row.verdict is ComparisonVerdict.SAME:
         return "no significant change"
     if row.verdict is ComparisonVerdict.SINGLE:
-        return f"{change_words(row)}; one value, no interval"
+        why = "one value" if row.parts == (1, 1) else f"too few rounds ({row.parts[0]})"
+        return f"{change_words(row)}; {why}, no interval"
     return change_words(row)
 
 
@@ -302,17 +303,20 @@ def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
 def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     yield _matching(pairing, comparison)
     if not any(row.ratio.interval for row in pairing.rows):
+        if comparison.is_paired:
+            yield "A ratio is the geometric mean of B / A over the rounds, which are too few for an interval."
+            return
         yield "A side with one value and no samples has no interval, and no change of it is ever called significant."
         return
     if comparison.is_paired:
         yield (
             "A ratio is the geometric mean of B / A over the rounds, in each of which one was measured right after "
-            "the other, and its interval comes from how the rounds differ."
+            "the other. Its interval comes from how the rounds differ, and holds although one looked after every round."
         )
     elif pairing.is_single:
         yield (
             "A ratio is new / reference. Its interval is about the samples of these two runs: how runs differ among "
-            "themselves is not in it. Measure with `--repeat 5`, or interleaved with `--ab`, to have that, too."
+            "themselves is not in it. Measure with `--repeat 5`, or interleaved with `paceline ab`, to have that, too."
         )
     else:
         yield "A ratio is new / reference, and how repetitions and runs differ among themselves is in its interval."
@@ -337,7 +341,8 @@ def _matching(pairing: Pairing, comparison: Comparison) -> str:
         for one, times in list(differing.items())[:NAMED]
     ]
     if comparison.is_paired:
-        return one_line(f"{count} {cases} measured interleaved; the sides differ in {', '.join(settings)}.")
+        differing_in = f"; the sides differ in {', '.join(settings)}" if settings else ""
+        return one_line(f"{count} {cases} measured interleaved{differing_in}.")
     others = f"{exact} of them alike in everything, the others by" if exact else "by"
     nevertheless = f"; they differ in {', '.join(settings)}" if settings else ""
     return one_line(f"{count} {cases} matched, {others} the parameters that both sides know{nevertheless}.")

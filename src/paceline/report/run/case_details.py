@@ -65,6 +65,7 @@ def _items(row: CaseRow) -> Iterator[Item]:
         "took, start-up included": show_duration(record.seconds),
         "attempt": record.attempt,
         "repetition": case.repeat,
+        **({"measured as number": case.position + 1} if case.position is not None else {}),
         "timeout": show_duration(case.timeout),
     }
     facts = {name: value for name, value in record.facts.items() if name != "trace"}

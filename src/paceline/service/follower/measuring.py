@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline.core.benchmark import BENCHMARKS
-from paceline.core.case import Case
+from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
@@ -120,7 +120,7 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
     )
     listener = _SpoolListener(spool)
     spool.append("began", run=run)
-    SuiteRun(run=run, todo=run.cases, sink=listener, listener=listener, execute=execute).go()
+    SuiteRun(run=run, todo=measuring_order(run.cases), sink=listener, listener=listener, execute=execute).go()
     failed = [record for record in listener.records if not record.is_success]
     if not failed:
         return None
