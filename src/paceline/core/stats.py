@@ -238,13 +238,17 @@ def student_quantile(probability: float, freedom: float) -> float:
 
 def student_upper(t: float, freedom: float) -> float:
     """P(T > t) for t >= 0, by the regularized incomplete beta function."""
-    a, b, x = freedom / 2.0, 0.5, freedom / (freedom + t * t)
-    if x == 1.0:
-        return 0.5
+    return 0.5 * beta_below(freedom / (freedom + t * t), freedom / 2.0, 0.5)
+
+
+def beta_below(x: float, a: float, b: float) -> float:
+    """P(X < x) of the beta distribution: the regularized incomplete beta function."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1.0) / (a + b + 2.0):
-        return 0.5 * (front * _beta_fraction(a, b, x) / a)
-    return 0.5 * (1.0 - front * _beta_fraction(b, a, 1.0 - x) / b)
+        return front * _beta_fraction(a, b, x) / a
+    return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:

@@ -8,6 +8,7 @@ a half-width of less than 0.1 % says only that.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from paceline.core.quantity import SCALED, show, show_count, show_size
 from paceline.core.record import At, Measurement
@@ -19,6 +20,8 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
 MS = 1e-3  # seconds in a millisecond
+SKEWED = 1.5  # one half of an interval over the other, from which a single width would mislead
+SEEN = 0.02  # of the value: the halves of a narrower interval do not differ to a reader
 _LEAST = 0.001  # percent that are shown as a number
 
 
@@ -57,6 +60,16 @@ def half_width(relative: float | None) -> str:
     return f"± {'<0.1' if size < 0.05 else f'{size:.1f}' if size < 9.95 else f'{size:,.0f}'} %"
 
 
+def spread(value: float, low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """An interval: `± 0.4 %` where its halves are about equal, otherwise `(31.7 ms to 42.3 ms)`."""
+    if low is None or high is None or not value or not math.isfinite(low + high):
+        return ""
+    halves = value - low, high - value
+    if max(halves) > SKEWED * min(halves) and max(halves) > SEEN * abs(value):
+        return f"({show(low)} to {show(high)})"
+    return half_width(max(halves) / abs(value))
+
+
 def ratio(value: float | None) -> str:
     """A ratio, three digits after the point or three in all."""
     if value is None:
@@ -82,8 +95,10 @@ def show_value(value: float, unit: str) -> str:
 
 
 def show_figure(figure: Measurement) -> str:
-    """A value with its half-width: `412 images/s ± 0.4 %`."""
-    return f"{show_value(figure.value, figure.unit)} {half_width(figure.relative)}".rstrip()
+    """A value with its interval: `412 images/s ± 0.4 %`."""
+    low, high = (figure.interval.low, figure.interval.high) if figure.interval else (None, None)
+    within = spread(figure.value, low, high, lambda end: show_value(end, figure.unit))
+    return f"{show_value(figure.value, figure.unit)} {within}".rstrip()
 
 
 def axis_scale(unit: str, typical: float) -> tuple[float, str]:

@@ -22,6 +22,7 @@ from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement, Record, RecordWarning, Result, Statistic
 from paceline.core.stats import summarize
 from paceline.core.subject import TAILS, Description, ServedLoad
+from paceline.core.tails import NOT_DECIDABLE
 from paceline.load import quality
 from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
@@ -125,7 +126,7 @@ class Serve(Benchmark[ServeParameters]):
 def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
     """How the server was loaded, and by which SLO it was judged."""
     load, slo = parameters.load, parameters.slo
-    verdict = record.facts.get("slo")
+    verdict = str(record.facts.get("slo", ""))
     server = parameters.server.model_dump(mode="json")
     kind: dict[str, Any] = {"arrival": "poisson"}  # as a search does
     traffic = kind | {"slo": slo.model_dump(mode="json") if slo is not None else None, "search": True}
@@ -145,8 +146,9 @@ def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
         is_shared_memory=parameters.wire == "kserve-shm",
         slo={bound.label: bound.limit for bound in slo.bounds} if slo is not None else {},
         slo_errors=slo.errors if slo is not None else None,
-        slo_met=verdict == HELD if isinstance(verdict, str) else None,
-        slo_missed_because=verdict.removeprefix(MISSED) if isinstance(verdict, str) and verdict != HELD else "",
+        slo_met=True if verdict == HELD else False if verdict.startswith(MISSED) else None,
+        slo_missed_because=verdict.removeprefix(MISSED) if verdict.startswith(MISSED) else "",
+        slo_undecided=verdict if verdict.startswith(NOT_DECIDABLE) else "",
         kind=kind,
         traffic=traffic,
         requests=parameters.requests.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
@@ -272,7 +274,7 @@ def _searched(session: ServingSession) -> Result:
         remedy = "let nothing else run on the load generator's cores, and measure again"
         result.warnings.append(RecordWarning(kind="client-limited", message=message, remedy=remedy))
     verdict = str(result.facts["slo"])
-    if verdict != HELD:
+    if verdict.startswith(MISSED):
         message = f"a last load at {safe:.4g}/s did not meet the SLO: {verdict.removeprefix(MISSED)}"
         result.warnings.append(RecordWarning(kind="unconfirmed", message=message, remedy=quieter))
     result.facts = {
@@ -306,8 +308,10 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
     if loop == "closed":
         result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
     if slo is not None:
-        verdict = slo.judge(trace)
-        result.facts["slo"] = HELD if verdict.holds else f"{MISSED}{verdict.reason}"
+        decision = slo.decide(trace)
+        result.facts["slo"] = (
+            HELD if decision.is_met else f"{MISSED if decision.is_met is False else ''}{decision.reason}"
+        )
     return result
 
 
