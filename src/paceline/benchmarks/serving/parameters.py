@@ -259,7 +259,7 @@ class ServeParameters(Parameters):
     slo: Slo | None = None
     """The SLO, like {p99: 100ms}; alone it searches the largest rate that meets it"""
     search_budget: Duration = Field(default=120.0, gt=0)
-    """Time that the search for the largest rate may take"""
+    """Time that the search for the largest rate may take, with calibration, warm-up and its last load"""
     search_tolerance: Fraction = Field(default=0.02, gt=0, lt=0.5)
     """Relative precision of the largest rate"""
     timeout_per_request: Duration = Field(default=30.0, gt=0)
