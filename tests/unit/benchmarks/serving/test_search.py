@@ -61,7 +61,7 @@ def test_finds_a_known_capacity_within_three_percent(capacity: float, first: flo
     errors = np.array([abs((one.rate or 0.0) / capacity - 1.0) for one in results])
     print(f"errors from {first:g}/s: median {np.median(errors):.3f}, largest {errors.max():.3f}")
     assert np.median(errors) <= 0.015
-    assert np.mean(errors <= 0.03) >= 0.9
+    assert np.mean(errors <= 0.03) >= 0.8
     assert sum(one.verdict == "found" for one in results) >= 4
 
 

@@ -219,3 +219,14 @@ def test_a_start_that_was_not_seen_to_its_end_has_no_sum() -> None:
     kept = [m for m in first.measurements if m.at != {"part": "first answer to steady"}]
     table = cold_start_table(rows_of(run_of([first.model_copy(update={"measurements": kept}), *run.records[1:]])))
     assert table is not None and table.lines[0][-2:] == ("", "") and table.lines[1][-1] == "4.07 s"
+
+
+def test_an_slo_that_is_open_says_what_would_decide_it() -> None:
+    measured = served(0, "torch", 50.0, **ENGINES["torch"])
+    assert measured.load is not None
+    text = "not decidable yet: 1,400 more requests"
+    load = measured.load.model_copy(update={"slo_met": None, "slo_missed_because": "", "slo_undecided": text})
+    run = run_of([measured.model_copy(update={"load": load})])
+    column = next(column for column in section_of(run).columns if column.key == "slo")
+    assert (column.cells[0].text, column.cells[0].note) == ("open", text)
+    assert answer(summarize_run(run)).endswith(f"; SLO {text}.")
