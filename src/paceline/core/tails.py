@@ -29,7 +29,7 @@ LEAST_EFFECTIVE = 280.0  # independent samples that samples must be worth for an
 LEAST_UNLIKE = 100  # samples, where neighbours do not resemble each other
 UNLIKE = 0.2  # rank correlation of neighbours below which they do not
 NEAR = 1.6  # times the least count: so near to it, that it was reached may be luck
-LUCK = 0.55  # by how much the upper end is further away then, at most
+LUCK, TAIL_LUCK = 0.8, 0.55  # by how much the upper end is further away then, at most; beyond p90 it is far already
 TAIL = 0.9  # the part of the samples above which lateness comes in clusters
 LEVELS = (TAIL, 0.95, 0.97, 0.99)  # where clusters are looked for
 COUNT_NOISE = 4.0  # variance of the logarithm of a count, times the count
@@ -142,15 +142,15 @@ class _Series:
         value, high = self._at(share), max(self._at(high_share), self._beyond(high_share) if share >= TAIL else 0.0)
         if not math.isfinite(high):
             return None
-        low, high = min(self._at(low_share), value), value + (high - value) * self._luck()
+        low, high = min(self._at(low_share), value), value + (high - value) * self._luck(share)
         return Interval(low=low, high=max(high, value), confidence=self.confidence)
 
-    def _luck(self) -> float:
+    def _luck(self, share: float) -> float:
         """By which factor the upper end is further away because the count only just allows one."""
         if self.is_unlike:
             return 1.0
         distance = math.log(self.effective / LEAST_EFFECTIVE) / math.log(NEAR)
-        return 1.0 + LUCK * (1.0 - min(max(distance, 0.0), 1.0))
+        return 1.0 + (LUCK if share <= TAIL else TAIL_LUCK) * (1.0 - min(max(distance, 0.0), 1.0))
 
     def _at(self, share: float) -> float:
         return float(self.ordered[min(max(math.ceil(round(share * self.n, 6)) - 1, 0), self.n - 1)])
