@@ -79,6 +79,8 @@ class Reading:
     low: float | None = None
     high: float | None = None
     is_limit: bool = False  # the value is a bound that was met, not what was measured
+    count: int = 0  # samples that a percentile rests on
+    more: int = 0  # samples that are missing for its interval
 
     @classmethod
     def of(cls, measurement: Measurement) -> Reading:

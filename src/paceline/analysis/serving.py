@@ -75,8 +75,13 @@ def slo(row: CaseRow) -> dict[str, float]:
 
 
 def slo_met(row: CaseRow) -> bool | None:
-    """Whether the SLO was met; None if there was none."""
+    """Whether the SLO was met; None if there was none, or if that is open."""
     return row.record.load.slo_met if row.record.load is not None else None
+
+
+def slo_undecided(row: CaseRow) -> str:
+    """What would decide whether the SLO is met, where its requests leave that open."""
+    return row.record.load.slo_undecided if row.record.load is not None else ""
 
 
 def distribution(row: CaseRow) -> Distribution | None:

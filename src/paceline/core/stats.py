@@ -159,7 +159,7 @@ def effective_count(samples: Samples) -> float:
     # Ranks, so that one huge outlier neither hides nor fakes correlation.
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
     ranks = (np.bincount(same, weights=ranks) / sizes)[same]
-    correlation = _autocorrelation(ranks)
+    correlation = autocorrelation(ranks)
     total = 0.0
     for lag in count(1, 2):  # all correlations together are negative, so that one pair is
         # A small sample's correlation of order 1/sqrt(n) is noise, not a wave.
@@ -182,7 +182,7 @@ def _slowest_decay(values: NDArray[np.float64]) -> float:
     show between neighbours; they show between samples that are further apart.
     """
     n = values.size
-    correlation = _autocorrelation(np.clip(values, *np.percentile(values, (2.0, 98.0))))
+    correlation = autocorrelation(np.clip(values, *np.percentile(values, (2.0, 98.0))))
     nearest = float(correlation[1])
     if nearest <= -2.0 / math.sqrt(n):
         return 0.0  # neighbours differ rather than resemble each other
@@ -195,13 +195,14 @@ def _slowest_decay(values: NDArray[np.float64]) -> float:
     return min(max(slowest, 0.0), 0.999)
 
 
-def _autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At every lag from 0, as a part of that at lag 0; beyond the last there are zeros, and then the same backwards."""
     # Of equal values only rounding is left, and that would be correlated.
     centred = values - values.mean() if np.ptp(values) else np.zeros_like(values)
     # Twice as long, so that the end does not meet the beginning, and a power of two, which is fast.
     waves = np.fft.rfft(centred, 1 << (2 * values.size - 1).bit_length())
     correlation = np.fft.irfft(waves * np.conj(waves))
-    return np.asarray(correlation / correlation[0] if correlation[0] > 0 else np.zeros_like(correlation))
+    return np.asarray(correlation / correlation[0] if correlation[0] > 0 else np.eye(1, correlation.size)[0])
 
 
 def outliers(samples: Samples) -> NDArray[np.bool_]:
@@ -306,11 +307,11 @@ def _waves(n: int, effective: float) -> int:
 
 def _power(centred: NDArray[np.float64], waves: int, effective: float) -> float:
     """The variance of the mean, times the number of samples; alternation, which has no slow waves, earns nothing."""
-    slow = _cosine_power(centred, waves)
+    slow = slow_power(centred, waves)
     return slow if effective < centred.size else max(slow, float((centred**2).mean()))
 
 
-def _cosine_power(centred: NDArray[np.float64], waves: int) -> float:
+def slow_power(centred: NDArray[np.float64], waves: int) -> float:
     """The mean square of the slowest cosine waves; for independent samples that is their variance."""
     n = centred.size
     if n > 1024:  # a few samples less, so that the transform's length has small factors
@@ -427,27 +428,36 @@ def _order_rank(n: int, confidence: float) -> tuple[float, int]:
 
 @lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: float) -> float:
-    """The quantile of Student's t for probabilities above one half."""
-    low, high = 0.0, 2.0
-    while student_upper(high, freedom) > 1.0 - probability:
-        high += high
-    while (middle := (low + high) / 2.0) not in (low, high):
-        if student_upper(middle, freedom) > 1.0 - probability:
-            low = middle
-        else:
-            high = middle
-    return middle
+    """The quantile of Student's t for probabilities above one half, by Newton's method from the normal one.
+
+    It lies beyond the normal one, and the tail is convex, so that every step goes towards it.
+    """
+    from statistics import NormalDist
+
+    scale = math.exp(math.lgamma((freedom + 1.0) / 2.0) - math.lgamma(freedom / 2.0)) / math.sqrt(freedom * math.pi)
+    t = NormalDist().inv_cdf(probability)
+    for _ in range(100):
+        density = scale * (1.0 + t * t / freedom) ** (-(freedom + 1.0) / 2.0)
+        step = (student_upper(t, freedom) - (1.0 - probability)) / density
+        t += step
+        if abs(step) <= 1e-14 * t:
+            break
+    return t
 
 
 def student_upper(t: float, freedom: float) -> float:
     """P(T > t) for t >= 0, by the regularized incomplete beta function."""
-    a, b, x = freedom / 2.0, 0.5, freedom / (freedom + t * t)
-    if x == 1.0:
-        return 0.5
+    return 0.5 * beta_below(freedom / (freedom + t * t), freedom / 2.0, 0.5)
+
+
+def beta_below(x: float, a: float, b: float) -> float:
+    """P(X < x) of the beta distribution: the regularized incomplete beta function."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1.0) / (a + b + 2.0):
-        return 0.5 * (front * _beta_fraction(a, b, x) / a)
-    return 0.5 * (1.0 - front * _beta_fraction(b, a, 1.0 - x) / b)
+        return front * _beta_fraction(a, b, x) / a
+    return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:

@@ -147,8 +147,9 @@ class ServedLoad(_Part):
     is_shared_memory: bool = False  # whether requests do not travel, but lie where the server sees them
     slo: dict[str, float] = Field(default_factory=dict)  # bounds in seconds, by percentile: {"p99": 0.1}
     slo_errors: float | None = None  # the part of the requests that may fail
-    slo_met: bool | None = None  # None where there is none
+    slo_met: bool | None = None  # None where there is none, or where the requests leave it open
     slo_missed_because: str = ""
+    slo_undecided: str = ""  # what would decide it, where the requests leave it open
     kind: dict[str, Any] = Field(default_factory=dict)  # of which kind it was: its arrivals, not how much of it
     traffic: dict[str, Any] = Field(default_factory=dict)  # the same and how much of it, not how long it was
     requests: dict[str, Any] = Field(default_factory=dict)  # what is sent, as far as it is not the usual

@@ -286,6 +286,7 @@ def measure(
 ) -> Timed:
     """Run steps until their median is known well enough, or the budget is spent; at least one."""
     rule = StopRule(parameters=parameters)
+    summarize(range(1, 13))  # what the first look would load, while a device waits for its next step
     with quiet_collector():
         executed = _drive(step, timeline, rule, "measuring", agree, report, clock)
     # Another rank may have decided; what this one thinks of its own samples does not matter then.

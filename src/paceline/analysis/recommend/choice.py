@@ -16,9 +16,11 @@ from paceline.analysis.configuration import Configuration, labels, shared_choice
 from paceline.analysis.cost import THOUSAND, thousand
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad
-from paceline.analysis.recommend.question import ERRORS, Question, SloLimit, bounds_of
+from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question, SloLimit, bounds_of
 from paceline.core.errors import InputError
 from paceline.core.grouping import group_by
+from paceline.core.stats import CONFIDENCE, Interval
+from paceline.core.tails import fewest, not_decidable, to_decide
 
 COSTS = COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
 WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floating point
@@ -42,6 +44,7 @@ class Miss:
     standing: OptionStanding
     lighter: float | None = None  # a lighter load that broke it although this one did not
     why: str = ""
+    undecided: str = ""  # what would decide it
 
     @property
     def excess(self) -> float:
@@ -195,15 +198,25 @@ def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]
     if reading is None:
         if not bound.is_explicit:
             return None
-        too_few = f"{point.requests:,} requests are too few for it" if point.requests else "it was not measured"
-        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=too_few)
+        more = (
+            fewest(PERCENTILES[bound.metric]) - point.requests if point.requests and bound.metric in PERCENTILES else 0
+        )
+        why = not_decidable(more) if more > 0 else "it was not measured"
+        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=why)
     if reading.value > bound.limit:
         return Miss(bound.metric, bound.limit, reading, OptionStanding.BROKEN)
     if surely_from(point, group, bound) <= bound.limit:
         return None
     lighter = _lighter(point, group, bound.metric)
     broke = [one.load for one in lighter if one.load is not None and holds_from(one, bound.metric) > bound.limit]
-    return Miss(bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, min(broke, default=None))
+    more = reading.more
+    if reading.low is not None and reading.high is not None and reading.count:
+        ends = Interval(low=reading.low, high=reading.high, confidence=CONFIDENCE)
+        more = to_decide(reading.value, ends, reading.count, bound.limit)
+    undecided = not_decidable(more, "requests" if point.requests else "steps") if more else ""
+    return Miss(
+        bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, min(broke, default=None), undecided=undecided
+    )
 
 
 def _lighter(point: MeasuredLoad, group: Sequence[MeasuredLoad], metric: str) -> list[MeasuredLoad]:

@@ -6,21 +6,20 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from paceline.analysis.configuration import Configuration, configuration_of
 from paceline.analysis.cost import Derived, HourlyPrice, Prices, energy_of
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES
 from paceline.core.case import Category
 from paceline.core.grouping import group_by
-from paceline.core.record import At, Outcome, Record
+from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import resolves
+from paceline.core.tails import missing, tails
 
 Z = 1.96  # of the normal distribution, for intervals of 95 %
 UNSENT = {"saturated", "sockets", "unsent"}  # warnings of a load that the load generator itself did not manage
-UNCONFIRMED = "unconfirmed"
+UNSURE = {"unconfirmed", "imprecise"}  # warnings of a search that did not end with a rate that surely holds
 _OTHER_LOOPS = {
     "closed": "its users wait for their answers, so that it does not show what users get at a rate",
     "burst": "all its requests come at once, so that it does not show what users get at a rate",
@@ -113,6 +112,8 @@ def hull(readings: list[Reading]) -> Reading:
         low=min(lows) if len(lows) == len(readings) else None,
         high=max(highs) if len(highs) == len(readings) else None,
         is_limit=readings[0].is_limit,
+        count=sum(one.count for one in readings),
+        more=max(one.more for one in readings),
     )
 
 
@@ -170,7 +171,7 @@ def _points(record: Record, run: Run, configuration: Configuration, prices: Pric
 def _latencies(record: Record, at: At) -> tuple[dict[str, Reading], int | None]:
     """What users got at one load, and how many requests that rests on."""
     latencies = {name: record.measurement(f"latency_{name}", at=at) for name in PERCENTILES}
-    readings = {name: Reading.of(one) for name, one in latencies.items() if one is not None}
+    readings = {name: _latency(one) for name, one in latencies.items() if one is not None}
     requests = next((one.summary.count for one in latencies.values() if one is not None), None)
     lost = [one.value for name in (ERRORS, "shed_rate") if (one := record.measurement(name, at=at)) is not None]
     if lost:
@@ -178,10 +179,16 @@ def _latencies(record: Record, at: At) -> tuple[dict[str, Reading], int | None]:
     return readings, requests
 
 
+def _latency(percentile: Measurement) -> Reading:
+    reading, count = Reading.of(percentile), percentile.count
+    more = missing(count, percentile.summary.effective_count) if percentile.interval is None else 0
+    return replace(reading, count=count, more=more)
+
+
 def _met(record: Record) -> dict[str, Reading]:
     """What the SLO of a search says of the largest rate that met it; of lower percentiles it says as much."""
     slo = _slo(record)
-    is_sure = all(warning.kind != UNCONFIRMED for warning in record.warnings)
+    is_sure = all(warning.kind not in UNSURE for warning in record.warnings)
     readings: dict[str, Reading] = {}
     for name, share in PERCENTILES.items():
         limits = [limit for other, limit in slo.items() if other in PERCENTILES and PERCENTILES[other] >= share]
@@ -192,25 +199,18 @@ def _met(record: Record) -> dict[str, Reading]:
 
 
 def _steps(record: Record) -> dict[str, Reading]:
-    """The percentiles of a step's time, where the steps are enough for them.
-
-    Their intervals are from order statistics; samples that resemble their neighbours count less.
-    """
+    """The percentiles of a step's time, where the steps are enough for them."""
     times = record.measurement("step_time")
     readings: dict[str, Reading] = {}
     if times is None:
         return readings
-    ordered = np.sort(np.asarray(times.samples, dtype=np.float64))
-    for name, share in PERCENTILES.items():
-        value = times.summary.percentiles.get(f"{100.0 * share:g}")
-        if value is None or not resolves(times.summary.count, 100.0 * share):
-            continue
-        readings[name] = Reading(value)
-        if ordered.size:
-            reach = Z * math.sqrt(share * (1.0 - share) / max(1.0, times.summary.effective_count))
-            ranks = [math.ceil((share + way * reach) * ordered.size) - 1 for way in (-1, 1)]
-            low, high = (float(ordered[min(max(rank, 0), ordered.size - 1)]) for rank in ranks)
-            readings[name] = Reading(value, min(low, value), max(high, value) if share + reach <= 1.0 else None)
+    shares = {name: share for name, share in PERCENTILES.items() if resolves(times.summary.count, 100.0 * share)}
+    for name, tail in zip(shares, tails(times.samples, shares.values()) if times.samples else (), strict=False):
+        low, high = (tail.interval.low, tail.interval.high) if tail.interval is not None else (None, None)
+        readings[name] = Reading(tail.value, low, high, count=tail.count, more=tail.more)
+    for name, share in shares.items():  # what is left of a record whose samples were dropped
+        if name not in readings and (value := times.summary.percentiles.get(f"{100.0 * share:g}")) is not None:
+            readings[name] = Reading(value)
     return readings
 
 

@@ -18,6 +18,7 @@ from paceline.core.network import OTHER_HOSTS, PROGRAM, WORD, FromNetwork
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction, show_duration
 from paceline.core.subject import FloatPrecision
+from paceline.core.tails import FEWEST_BEYOND, fewest, not_decidable, tails, to_decide
 from paceline.load.clients import read_names
 from paceline.load.parameters import Distribution, LoadParameters, RequestParameters
 from paceline.load.request import Wire
@@ -27,6 +28,7 @@ from paceline.remote.hosts import SSH, RemoteShell
 from paceline.servers import SERVERS
 from paceline.servers.base import Need, ServerSettings
 
+CLEARLY = 2.0  # times the requests that may be late: so many are too many, whatever chance does
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}  # of the requests, by percentile
 
 
@@ -81,16 +83,20 @@ class Slo(Parameters):
         good = trace.ok.copy()
         if self.bounds:
             good &= trace.latency <= self.bounds[-1].limit
-        if self.is_about_tokens and trace.tokens is None:
-            return np.zeros(len(trace), np.bool_)
-        tokens = trace.tokens if trace.tokens is not None else []
+        return good & (self._token_use(trace) <= 1.0) if self.is_about_tokens else good
+
+    def _token_use(self, trace: Trace) -> NDArray[np.float64]:
+        """Which part of the bounds on tokens each request took; above 1 it missed one."""
+        if trace.tokens is None:
+            return np.full(len(trace), np.inf)
+        use = np.where(trace.ok, 0.0, np.inf)
         if self.first_token is not None:  # a request without any token never has a first: an early head holds nothing
-            first = np.array([times[0] if len(times) else np.inf for times in tokens])
-            good &= first - trace.intended <= self.first_token
+            first = np.array([times[0] if len(times) else np.inf for times in trace.tokens])
+            use = np.maximum(use, (first - trace.intended) / self.first_token)
         if self.between_tokens is not None:
-            gaps = [(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0 for times in tokens]
-            good &= np.array(gaps) <= self.between_tokens
-        return good
+            gaps = [(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0 for times in trace.tokens]
+            use = np.maximum(use, np.array(gaps) / self.between_tokens)
+        return use
 
     def judge(self, trace: Trace) -> SloVerdict:
         """Whether the SLO was met; a request without an answer counts as infinitely late."""
@@ -114,6 +120,31 @@ class Slo(Parameters):
         ]
         return SloVerdict(not reasons, reasons[0] if reasons else "", max(used))
 
+    def decide(self, trace: Trace) -> SloDecision:
+        """Whether the load meets the SLO as far as these requests can show it."""
+        latency = np.where(trace.ok, trace.latency, np.inf)
+        uses = [(bound.share, latency / bound.limit) for bound in self.bounds]
+        uses += [(self.share, self._token_use(trace))] if self.is_about_tokens else []
+        failed = np.count_nonzero(~trace.ok) > (self.errors + 1e-9) * len(trace)
+        decisions = [_is_within(use, share) for share, use in uses]
+        if failed or any(is_met is False for is_met, _ in decisions):
+            return SloDecision(False, self.judge(trace).reason)
+        more = max(more for _, more in decisions)
+        return SloDecision(None, not_decidable(more)) if more else SloDecision(True)
+
+
+def _is_within(use: NDArray[np.float64], share: float) -> tuple[bool | None, int]:
+    """Whether so many of the requests are within a bound; if that is open, how many more would show it."""
+    count, late = use.size, int(np.count_nonzero(use > 1.0))
+    (tail,) = tails(use, [share])
+    if count >= fewest(share) and tail.interval is not None:
+        more = to_decide(tail.value, tail.interval, count, 1.0)
+        return (None if more else tail.interval.high <= 1.0), more
+    # Without an interval only what is far beyond the bound is beyond doubt.
+    if late >= max(FEWEST_BEYOND, CLEARLY * (1.0 - share) * count):
+        return False, 0
+    return None, max(tail.more, fewest(share) - count)
+
 
 @dataclass(frozen=True)
 class SloBound:
@@ -131,6 +162,14 @@ class SloVerdict:
     holds: bool
     reason: str  # why not
     used: float  # how much of what may miss did, by the bound that is nearest to its limit or furthest beyond; 1 is all
+
+
+@dataclass(frozen=True)
+class SloDecision:
+    """What can be said of an SLO: that it is met, that it is missed, or neither yet."""
+
+    is_met: bool | None
+    reason: str = ""  # why not, or what would decide it
 
 
 class ServerChoice(Parameters):
@@ -220,7 +259,7 @@ class ServeParameters(Parameters):
     slo: Slo | None = None
     """The SLO, like {p99: 100ms}; alone it searches the largest rate that meets it"""
     search_budget: Duration = Field(default=120.0, gt=0)
-    """Time that the search for the largest rate may take"""
+    """Time that the search for the largest rate may take, with calibration, warm-up and its last load"""
     search_tolerance: Fraction = Field(default=0.02, gt=0, lt=0.5)
     """Relative precision of the largest rate"""
     timeout_per_request: Duration = Field(default=30.0, gt=0)

@@ -1,9 +1,11 @@
 """The largest rate of requests that meets an SLO: a bracket, bisection, then a fit through the trials.
 
 A trial is a load at one rate. Far from the limit few requests are enough. Near it, lateness comes in clusters, so
-that one trial is poor evidence however it ends: several around the limit are taken, and the rate at which the fitted
-part of late requests crosses what is allowed is the result, with an interval. A rate that is too high shows how much
-the server can do at most, which is a better upper end than the rate itself.
+that one trial is poor evidence however it ends: at least sixteen around the limit are taken, on both sides of it, and
+the rate at which the fitted part of late requests crosses what is allowed is the result, with an interval (Fieller's)
+from these trials alone: those before them chose where to look. Where the time does not last for sixteen, the result is
+what held and what did not, and says so. A rate that is too high shows how much the server can do at most, which is a
+better upper end than the rate itself.
 """
 
 from __future__ import annotations
@@ -23,16 +25,24 @@ ENOUGH = 20  # requests that may miss the bound, for the percentile to be worth 
 QUICK = 0.25  # of enough, for a first look
 GLANCE = 12  # requests that show a hopeless rate, where even a first look would take long
 SURE = 0.99
-MOST_AROUND = 40  # trials near the limit
+MOST_AROUND = 64  # trials near the limit
 FEWEST_AROUND = 16  # trials that the fit takes before it is believed: few agree by chance too often
-LONGER_AFTER = 8  # trials
-SPANS = 100  # bounds on latency that a trial lasts at least: lateness comes in stretches about as long as the bound
+LONGER_AFTER = 16  # trials
+SPANS = 100  # bounds on latency that a long trial lasts: lateness comes in stretches about as long as the bound
+FEWEST_SPANS = 20  # that a trial near the limit lasts at least
+LOOK_SPANS = 15  # that a first look lasts
+LOOKING = 0.35  # part of the time after which there are only first looks
+SPREAD = 1.15  # allowance for the answers that come after the last request was sent
+SETTLING = 0.1  # part of a trial's requests that only fill the queues
+LONGEST_PART = 0.25  # of the time for the search that one trial may take
 CLOSE = 1.15  # bisect until the ends are within this ratio
-FITTED = 1.1  # the fit looks at trials within this ratio of the limit: further away the line is none
-ASIDE = 0.03  # how far around the limit to look
+FITTED = 1.3  # the fit looks at trials within this ratio of the limit: further away the line is none
+ASIDE = 0.08  # how far around the limit to look: too near, and the line's slope drowns in noise
+CAUTION = 1.4  # on the interval, which is looked at again and again until it is narrow
 LOWEST_RATE = 1.0  # per second
 GROWTH = 2.0
 LEAP = 8.0  # downwards, where every request is late although the server keeps up
+FURTHEST = 3.0  # ratio to the rates that were tried, beyond which a crossing is a guess
 STEPS_OF_FIT = 50
 MOST_LOG_ODDS = 30.0
 
@@ -54,7 +64,7 @@ class RateTrial:
 class SearchResult:
     """Where the search ended."""
 
-    verdict: Literal["found", "never", "client", "unsteady"]
+    verdict: Literal["found", "never", "client", "unsteady", "out of time"]
     rate: float | None = None  # the largest that holds
     interval: Interval | None = None
     trials: list[RateTrial] = field(default_factory=list)
@@ -82,13 +92,13 @@ def find_capacity(
     ceiling: float,
     tolerance: float = TOLERANCE,
     longest: float = math.inf,
-    go_on: Callable[[], bool] = lambda: True,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> SearchResult:
     """The largest rate that holds: `share` of the requests within `limit` seconds; the client cannot pass `ceiling`.
 
-    No trial lasts longer than `longest` seconds. When `go_on` says no, the result is from the trials until then.
+    No trial lasts longer than `longest` seconds, or than the time that is `left`.
     """
-    search = _Search(probe, share, limit, longest, go_on)
+    search = _Search(probe, share, limit, longest, left, begin=left())
     try:
         low, high = search.bracket(min(max(first, LOWEST_RATE), ceiling), ceiling)
         low, high = search.narrow(low, high)
@@ -104,7 +114,8 @@ class _Search:
     share: float
     limit: float
     longest: float
-    go_on: Callable[[], bool]
+    left: Callable[[], float]  # seconds
+    begin: float  # what was left at first
     result: SearchResult = field(default_factory=lambda: SearchResult("found"))
 
     def bracket(self, first: float, ceiling: float) -> tuple[float, float]:
@@ -114,7 +125,7 @@ class _Search:
             return self._fall(held)
         while held.rate < ceiling:
             if not self.go_on():
-                raise _Ended("unsteady", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
+                raise _Ended("out of time", held.rate, f"the time was over at {held.rate:.4g}/s, where it still holds")
             trial = self._look(min(held.rate * GROWTH, ceiling))
             if trial.limited:
                 raise _Ended("client", held.rate, trial.limited)
@@ -153,48 +164,71 @@ class _Search:
 
     def refine(self, low: float, high: float, tolerance: float, ceiling: float) -> None:
         """Try rates around the limit until its interval is narrow enough."""
-        rate, half, side = math.sqrt(low * high), math.inf, 1.0
-        around = 0
-        while around < MOST_AROUND and self.go_on():
+        rate, side, before = math.sqrt(low * high), 1.0, len(self.result.trials)
+        fitted: Crossing | None = None
+        length = self._length(rate)
+        for number in range(1, MOST_AROUND + 1):
             # What several trials left open needs longer ones.
-            self._try(min(rate * (1.0 + side * ASIDE), ceiling), 2.0 ** (around // LONGER_AFTER))
-            around, side = around + 1, -side
-            fitted = crossing(self.result.trials, 1.0 - self.share, rate)
+            seconds = length * 2.0 ** ((number - 1) // LONGER_AFTER)
+            if seconds > self._longest():
+                break
+            self._try(min(rate * (1.0 + side * ASIDE), ceiling), seconds)
+            side = -side
+            fitted = crossing(self.result.trials[before:], 1.0 - self.share, rate)
             if fitted is None:  # nothing near enough: go where the last trials point
                 last = [trial.holds for trial in self.result.trials[-2:]]
                 rate *= 1.0 + ASIDE if all(last) else 1.0 if any(last) else 1.0 / (1.0 + ASIDE)
                 continue
             # A fit through few points may point far away, where nothing was tried: go there step by step.
-            lowest, highest = max(rate / FITTED, low / GROWTH), min(rate * FITTED, high * GROWTH, ceiling)
-            rate = min(max(fitted[0], lowest), highest)
-            half = fitted[1]
-            if around >= FEWEST_AROUND and half <= tolerance and rate == fitted[0]:
+            lowest, highest = max(rate / CLOSE, low / GROWTH), min(rate * CLOSE, high * GROWTH, ceiling)
+            rate = min(max(fitted.rate, lowest), highest)
+            if number >= FEWEST_AROUND and fitted.half <= tolerance and rate == fitted.rate:
                 break
-        if not math.isfinite(half):
-            raise _Ended("unsteady", low, f"the time was over when it held at {low:.4g}/s and not at {high:.4g}/s")
-        self.result.rate = rate
-        width = {"low": rate * (1.0 - min(1.0, half)), "high": rate * (1.0 + half)}
-        self.result.interval = Interval(**width, confidence=CONFIDENCE)
-        if half > 2 * tolerance:
-            count = len(self.result.trials)
-            raise _Ended("unsteady", rate, f"{count} trials left the rate uncertain by {100 * half:.0f} %")
+        around = len(self.result.trials) - before
+        if fitted is None and around >= FEWEST_AROUND:
+            raise _Ended("unsteady", low, f"{around} trials left it open between {low:.4g} and {high:.4g}/s")
+        if fitted is None or around < FEWEST_AROUND:
+            raise _Ended("out of time", low, f"the time was over when it held at {low:.4g}/s and not at {high:.4g}/s")
+        self.result.rate = fitted.rate
+        self.result.interval = Interval(low=fitted.low, high=fitted.high, confidence=CONFIDENCE)
+        if fitted.half > 2 * tolerance:
+            between = f"between {fitted.low:.4g} and {fitted.high:.4g}/s"
+            raise _Ended("unsteady", fitted.rate, f"{len(self.result.trials)} trials left it {between}")
+
+    def _length(self, rate: float) -> float:
+        """Seconds of each trial near the limit, so that there is time for enough of them."""
+        least = max(FEWEST_SPANS * self.limit, GLANCE / rate)
+        room = self.left() / (FEWEST_AROUND * SPREAD * (1.0 + SETTLING))
+        if room < least:
+            return math.inf
+        return max(least, min(room, self._enough_at(rate) / rate))
 
     def _look(self, rate: float) -> RateTrial:
         """A first look at a rate, and longer ones where that is not sure."""
         enough = self._enough_at(rate)
-        glance = max(GLANCE, rate * SPANS * self.limit) / enough
+        glance = max(GLANCE, rate * LOOK_SPANS * self.limit) / enough
         for part in (glance, QUICK, 1.0) if glance < QUICK / 2 else (QUICK, 1.0):
-            trial = self._try(rate, part)
+            # A rate that is too high takes longer to be answered than to be sent.
+            trial = self._try(rate, min(part * enough / rate, self._longest() / GROWTH))
             is_settled = self._is_sure(trial) and not trial.limited
-            if is_settled or part * enough >= rate * self.longest or not self.go_on():
+            is_late = self.left() < (1.0 - LOOKING) * self.begin
+            if is_settled or part * enough >= rate * self.longest or is_late or not self.go_on():
                 break
         return trial
 
-    def _try(self, rate: float, part: float) -> RateTrial:
-        requests = min(part * self._enough_at(rate), max(GLANCE, rate * self.longest))
+    def _try(self, rate: float, seconds: float) -> RateTrial:
+        requests = max(GLANCE, rate * min(seconds, self._longest()))
         trial = self.probe(rate, math.ceil(requests))
         self.result.trials.append(trial)
         return trial
+
+    def _longest(self) -> float:
+        """Seconds that a trial may last."""
+        return min(self.longest, self.left() / (SPREAD * (1.0 + SETTLING)))
+
+    def go_on(self) -> bool:
+        """Whether there is time for another look."""
+        return self._longest() > LOOK_SPANS * self.limit / 2.0
 
     def _enough_at(self, rate: float) -> float:
         """Requests that a sure trial takes."""
@@ -214,8 +248,22 @@ class _Search:
         return max(LOWEST_RATE, min(trial.rate, trial.throughput)) if is_overloaded else trial.rate
 
 
-def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> tuple[float, float] | None:
-    """Where the part of missed requests crosses what is allowed, and the relative half-width of that; None if unknown.
+@dataclass(frozen=True)
+class Crossing:
+    """Where the part of missed requests crosses what is allowed, and between which rates that is."""
+
+    rate: float
+    low: float
+    high: float
+
+    @property
+    def half(self) -> float:
+        """The larger half as a part of the rate."""
+        return max(self.high - self.rate, self.rate - self.low) / self.rate
+
+
+def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> Crossing | None:
+    """Where missed requests become more than what is allowed; None if the trials leave that open.
 
     A logistic regression over the logarithm of the rate. Misses come in clusters, so their spread is estimated from how
     the trials scatter around the line instead of taken from the binomial distribution.
@@ -242,14 +290,22 @@ def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> tuple[
     level, slope = (float(part) for part in line)
     if not slope > 0.0 or not math.isfinite(slope + level):
         return None
-    crossed = (_log_odds(allowed) - level) / slope
+    above = level - _log_odds(allowed)
     freedom = len(taken) - 2
     scatter = max(1.0, float(np.sum((missed - counts * expected) ** 2 / weights)) / freedom)
-    direction = np.array([1.0, crossed])
-    deviation = math.sqrt(scatter * float(direction @ np.linalg.solve(information, direction))) / slope
-    if abs(crossed) > math.log(FITTED) * 3:
+    spread = scatter * np.linalg.inv(information)
+    # Fieller: all places at which the line differs from what is allowed by no more than its own uncertainty.
+    reach = (CAUTION * student_quantile(0.5 + CONFIDENCE / 2, freedom)) ** 2
+    square = slope**2 - reach * float(spread[1, 1])
+    middle = above * slope - reach * float(spread[0, 1])
+    room = middle**2 - square * (above**2 - reach * float(spread[0, 0]))
+    if square <= 0.0 or room < 0.0:
         return None  # the line hardly rises: where it crosses is a guess
-    return near * math.exp(crossed), student_quantile(0.5 + CONFIDENCE / 2, freedom) * deviation
+    ends = [(-middle + way * math.sqrt(room)) / square for way in (-1.0, 1.0)]
+    if max(map(abs, ends)) > math.log(FURTHEST):
+        return None
+    low, high = (near * math.exp(end) for end in ends)
+    return Crossing(near * math.exp(-above / slope), low, high)
 
 
 def _log_odds(share: float) -> float:

@@ -13,15 +13,25 @@ import numpy as np
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
 from paceline.benchmarks.serving.requests import check_batch
-from paceline.benchmarks.serving.search import RateTrial, SearchResult, find_capacity, requests_for
+from paceline.benchmarks.serving.search import (
+    LONGEST_PART,
+    SETTLING,
+    SPREAD,
+    RateTrial,
+    SearchResult,
+    find_capacity,
+    requests_for,
+)
 from paceline.benchmarks.serving.session import ServingSession, Use, describe_status, opened, watched
-from paceline.core.benchmark import Benchmark, Context
+from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError
+from paceline.core.quantity import show_duration
 from paceline.core.record import Measurement, Record, RecordWarning, Result, Statistic
 from paceline.core.stats import summarize
 from paceline.core.subject import TAILS, Description, ServedLoad
+from paceline.core.tails import NOT_DECIDABLE
 from paceline.load import quality
 from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
@@ -36,10 +46,9 @@ from paceline.servers.base import Server, ServerFailed
 
 LENGTHS = ("duration", "requests")  # of a load: how long it is
 AMOUNTS = (*LENGTHS, "rate", "to_rate", "users")  # how much of it, as opposed to of which kind
-SETTLING = 0.1  # part of a trial's requests that only fill the queues
 FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search begins
-TRIAL_PART = 0.25  # of the time for the search that one trial may take
 LONGEST_CONFIRMATION = 30.0  # seconds
+CONFIRMATION_PART = 0.15  # of the time for the search that its last load may take
 LEAST_CONFIRMATION = 5.0
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
@@ -125,7 +134,7 @@ class Serve(Benchmark[ServeParameters]):
 def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
     """How the server was loaded, and by which SLO it was judged."""
     load, slo = parameters.load, parameters.slo
-    verdict = record.facts.get("slo")
+    verdict = str(record.facts.get("slo", ""))
     server = parameters.server.model_dump(mode="json")
     kind: dict[str, Any] = {"arrival": "poisson"}  # as a search does
     traffic = kind | {"slo": slo.model_dump(mode="json") if slo is not None else None, "search": True}
@@ -145,8 +154,9 @@ def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
         is_shared_memory=parameters.wire == "kserve-shm",
         slo={bound.label: bound.limit for bound in slo.bounds} if slo is not None else {},
         slo_errors=slo.errors if slo is not None else None,
-        slo_met=verdict == HELD if isinstance(verdict, str) else None,
-        slo_missed_because=verdict.removeprefix(MISSED) if isinstance(verdict, str) and verdict != HELD else "",
+        slo_met=True if verdict == HELD else False if verdict.startswith(MISSED) else None,
+        slo_missed_because=verdict.removeprefix(MISSED) if verdict.startswith(MISSED) else "",
+        slo_undecided=verdict if verdict.startswith(NOT_DECIDABLE) else "",
         kind=kind,
         traffic=traffic,
         requests=parameters.requests.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
@@ -247,7 +257,7 @@ def _searched(session: ServingSession) -> Result:
     safe = search.interval.low if search.interval is not None else search.rate
     safe = max(safe, search.rate * (1.0 - 2 * parameters.search_tolerance))
     needed = max(requests_for(slo.share), int(safe * LEAST_CONFIRMATION))
-    count = max(1, min(needed, int(safe * LONGEST_CONFIRMATION)))
+    count = max(1, min(needed, int(safe * _confirmation(parameters))))
     load = LoadParameters(arrival="poisson", rate=safe, requests=count)
     with watched(session.server.processes, session.context.target) as use:
         trace = session.send(load, f"measuring at {safe:.4g}/s", is_measured=True)
@@ -261,7 +271,7 @@ def _searched(session: ServingSession) -> Result:
     if search.verdict == "client":
         remedy = "send from more cores or machines: the server can do more"
         result.warnings.append(RecordWarning(kind="client-limited", message=search.reason, remedy=remedy))
-    elif search.verdict == "unsteady":
+    elif search.verdict in ("unsteady", "out of time"):
         result.warnings.append(RecordWarning(kind="imprecise", message=search.reason, remedy=quieter))
     part = quality.delivered(trace)
     if part < quality.LEAST_DELIVERED:  # only a warning: the rate comes from other loads
@@ -272,16 +282,23 @@ def _searched(session: ServingSession) -> Result:
         remedy = "let nothing else run on the load generator's cores, and measure again"
         result.warnings.append(RecordWarning(kind="client-limited", message=message, remedy=remedy))
     verdict = str(result.facts["slo"])
-    if verdict != HELD:
+    if verdict.startswith(MISSED):
         message = f"a last load at {safe:.4g}/s did not meet the SLO: {verdict.removeprefix(MISSED)}"
         result.warnings.append(RecordWarning(kind="unconfirmed", message=message, remedy=quieter))
     result.facts = {
         "slo": verdict,
         "confirmed_at": f"{safe:.4g} requests/s with {len(trace)} requests",
-        "search": f"{len(search.trials)} trials, {sum(trial.requests for trial in search.trials)} requests",
+        "search": f"{len(search.trials)} trials, {sum(trial.requests for trial in search.trials)} requests, "
+        f"{time.monotonic() - session.begun:.0f} s with the calibration and the last load, "
+        f"of {parameters.search_budget:g} s",
     } | result.facts
     _add_use(result, parameters, use, trace)
     return result
+
+
+def _confirmation(parameters: ServeParameters) -> float:
+    """Seconds that the last load of a search may take."""
+    return min(LONGEST_CONFIRMATION, CONFIRMATION_PART * parameters.search_budget)
 
 
 def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
@@ -306,8 +323,10 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
     if loop == "closed":
         result.facts["closed_loop"] = "each user waits for its answer: a stall of the server hides requests"
     if slo is not None:
-        verdict = slo.judge(trace)
-        result.facts["slo"] = HELD if verdict.holds else f"{MISSED}{verdict.reason}"
+        decision = slo.decide(trace)
+        result.facts["slo"] = (
+            HELD if decision.is_met else f"{MISSED if decision.is_met is False else ''}{decision.reason}"
+        )
     return result
 
 
@@ -319,7 +338,9 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
             "the load generator did not keep to its times even towards a server that does nothing, so that no rate "
             "can be searched: let nothing else run on its cores, or send from another machine"
         )
-    deadline = time.monotonic() + parameters.search_budget
+    deadline = session.begun + parameters.search_budget - SPREAD * _confirmation(parameters)
+    left = max(0.0, deadline - time.monotonic())
+    session.context.report(Progress(phase=f"searching the largest rate, for {show_duration(left)} at most"))
 
     def probe(rate: float, requests: int) -> RateTrial:
         extra = int(SETTLING * requests) + 1
@@ -341,8 +362,8 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         first=FIRST_PART * session.first_rate,
         ceiling=quality.SAFE_PART * session.most_rate,
         tolerance=parameters.search_tolerance,
-        longest=TRIAL_PART * parameters.search_budget,
-        go_on=lambda: time.monotonic() < deadline,
+        longest=LONGEST_PART * parameters.search_budget,
+        left=lambda: deadline - time.monotonic(),
     )
 
 

@@ -126,6 +126,7 @@ class ServingSession:
     facts: dict[str, Any] = field(default_factory=dict)
     cold_start: list[Measurement] = field(default_factory=list)
     first_rate: float = 1.0  # requests/s that a few users who wait for their answers got
+    begun: float = field(default_factory=time.monotonic)  # when its time began to count, the calibration included
     _sends: int = 0
 
     @property
@@ -202,6 +203,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
                 clients.require_reach(endpoint)
             requests = prepare_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
+            begun = time.monotonic()
             sent = RequestKind.of(endpoint, requests.prepared)
             if clients is None:
                 needed = math.inf  # requests per second: a search and users who wait send as fast as they can
@@ -212,6 +214,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
                 clients.calibrate(sent)
                 ceiling = clients.weakest
             session = ServingSession(parameters, context, server, endpoint, requests, placement, ceiling, clients)
+            session.begun = begun
             session.facts |= _facts(session, sent)
             _warm_up(session, seconds_to_ready)
             yield session

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from paceline.benchmarks.serving.parameters import SHARES, Slo
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, RecordWarning, Statistic
-from paceline.core.stats import CONFIDENCE, Interval, effective_count, summarize
+from paceline.core.stats import summarize
+from paceline.core.tails import Tail, fewest, tails
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
 
 METRICS: list[Metric] = []  # in the order in which reports show them
@@ -69,7 +70,6 @@ FIRST_TOKEN = lower("time_to_first_token", "s", "from the intended time of a req
 BETWEEN_TOKENS = lower("inter_token_latency", "s", "between one piece of a stream and the next")
 TOKEN_THROUGHPUT = higher("token_throughput", "tokens/s", "pieces of all streams over time")
 
-FEWEST_BEYOND = 5  # requests beyond a percentile for it to be reported
 WIDE = 0.05  # part of the throughput that its interval may be
 WINDOWS = 20  # parts of a load whose rates show how certain the whole rate is
 
@@ -119,26 +119,20 @@ def seconds_of(trace: Trace) -> float:
 def percentiles(trace: Trace, *, at: At | None = None) -> list[Measurement]:
     """Latency percentiles with their intervals, as far as there are requests enough; one without an answer is late."""
     latency = np.where(trace.ok, trace.latency, np.inf)
-    measurements = [percentile(PERCENTILES[name], latency, share, at=at) for name, share in SHARES.items()]
-    return [one for one in measurements if one is not None]
+    names = [name for name, share in SHARES.items() if len(latency) >= fewest(share)]
+    found = tails(latency, [SHARES[name] for name in names])
+    return [
+        percentile(PERCENTILES[name], tail, at=at)
+        for name, tail in zip(names, found, strict=True)
+        if tail.value < math.inf
+    ]
 
 
-def percentile(metric: Metric, values: Times, share: float, *, at: At | None = None) -> Measurement | None:
-    """One percentile with an interval from order statistics that allows for lateness in clusters."""
-    if round(len(values) * (1.0 - share), 6) < FEWEST_BEYOND:  # a tenth of 50 is five, whatever floating point says
-        return None
-    ordered = np.sort(values)
-    value = float(np.quantile(ordered, share, method="inverted_cdf"))
-    if not math.isfinite(value):
-        return None
-    independent = max(1.0, min(effective_count(np.where(np.isfinite(values), values, value)), float(len(values))))
-    reach = 1.96 * math.sqrt(share * (1.0 - share) / independent)
-    ranks = (math.ceil(part * len(ordered)) - 1 for part in (share - reach, share + reach))
-    low, high = (float(ordered[min(max(rank, 0), len(ordered) - 1)]) for rank in ranks)
-    interval = Interval(low=min(low, value), high=max(high, value), confidence=CONFIDENCE) if high < math.inf else None
-    spread = {"count": len(values), "effective_count": independent, "mean_interval": interval}
-    summary = summarize([value]).model_copy(update=spread)
-    statistic: Statistic = "mean" if interval is not None else "single"
+def percentile(metric: Metric, tail: Tail, *, at: At | None = None) -> Measurement:
+    """One percentile; without an interval where its requests are not worth enough."""
+    spread = {"count": tail.count, "effective_count": tail.effective, "mean_interval": tail.interval}
+    summary = summarize([tail.value]).model_copy(update=spread)
+    statistic: Statistic = "mean" if tail.interval is not None else "single"
     return Measurement(metric=metric, at=at or {}, statistic=statistic, summary=summary, derived_from=LATENCY.name)
 
 

@@ -75,8 +75,9 @@ def _serving(record: Record, label: str) -> Iterator[str]:
     yield from (f"  {name} {'Yes' if passed else 'NO'}" for name, passed in checks.items())
     if constrained and not load.slo_met:
         yield "Recommendations:"
-        missed = f" * missed: {one_line(load.slo_missed_because)}"
-        yield missed if load.slo_met is not None else " * The load has no SLO: set slo, like {p99: 100ms}."
+        missed = f" * missed: {one_line(load.slo_missed_because)}" if load.slo_met is not None else ""
+        undecided = f" * {load.slo_undecided}" if load.slo_undecided else ""
+        yield missed or undecided or " * The load has no SLO: set slo, like {p99: 100ms}."
 
     yield from ("", _RULER, "Additional Stats", _RULER)
     if constrained and offered is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import COSTS, Flip, Miss, Option, OptionStanding, Recommendation, Rival
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
-from paceline.core.quantity import show_count
-from paceline.report.numbers import half_width, percent, show_usd, show_value
+from paceline.core.quantity import show_count, show_interval, with_interval
+from paceline.core.stats import CONFIDENCE, Interval
+from paceline.report.numbers import percent, show_usd, show_value
 from paceline.report.text import listed
 
 
@@ -211,8 +211,9 @@ def missed(miss: Miss) -> str:
     if miss.lighter is not None:
         return f"{measured}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}"
     if miss.reading.high is None:
-        return f"{measured}, but how high it may be is not known"
-    return f"{measured}, but may be as high as {_value(miss.metric, miss.reading.high)}"
+        return f"{measured}, but how high it may be is {miss.undecided or 'not known'}"
+    more = f"; {miss.undecided}" if miss.undecided else ""
+    return f"{measured}, but may be as high as {_value(miss.metric, miss.reading.high)}{more}"
 
 
 def score_name(advice: Recommendation) -> str:
@@ -238,11 +239,13 @@ def score_text(reading: Reading | None, advice: Recommendation) -> str:
 
 
 def with_warning(reading: Reading, shown: Callable[[float], str]) -> str:
-    """A value and the larger half of its interval."""
-    if reading.low is None or reading.high is None or not reading.value or reading.low == reading.high:
+    """A value and its interval."""
+    if reading.low == reading.high:
         return shown(reading.value)
-    relative = max(reading.high - reading.value, reading.value - reading.low) / reading.value
-    return f"{shown(reading.value)} {half_width(relative) if math.isfinite(relative) else ''}".rstrip()
+    if reading.low is None or reading.high is None:
+        return shown(reading.value)
+    interval = Interval(low=reading.low, high=reading.high, confidence=CONFIDENCE)
+    return with_interval(shown(reading.value), show_interval(reading.value, interval, shown))
 
 
 def show_latency(reading: Reading | None) -> str:

@@ -274,7 +274,9 @@ def _failed(row: CaseRow) -> Cell:
 
 
 def _slo(row: CaseRow) -> Cell:
-    is_met = serving.slo_met(row)
+    is_met, undecided = serving.slo_met(row), serving.slo_undecided(row)
+    if undecided:
+        return Cell("open", "open", undecided, badges=(Badge("open", Tone.WARNING, undecided),))
     if is_met is None:
         return Cell()
     text = "met" if is_met else "missed"

@@ -148,12 +148,15 @@ def answer(summary: RunSummary) -> str:
     if leader := _leader(summary):
         parts.append(leader)
     # How many of the chosen loads met their SLO; a search ends at one that does.
-    loads = [row for row in summary.measured if serving.slo_met(row) is not None and not row.figure("capacity")]
-    met = sum(serving.slo_met(row) is True for row in loads)
-    if len(loads) == summary.total == 1:
-        parts.append(f"SLO {'met' if met else 'missed'}")
-    elif len(loads) > 1:
-        parts.append(f"{met} of {len(loads)} loads met their SLO")
+    loads = [row for row in summary.measured if not row.figure("capacity")]
+    judged = [row for row in loads if serving.slo_met(row) is not None]
+    undecided = [text for row in loads if (text := serving.slo_undecided(row))]
+    met = sum(serving.slo_met(row) is True for row in judged)
+    if len(judged) + len(undecided) == summary.total == 1:
+        parts.append(f"SLO {undecided[0] if undecided else 'met' if met else 'missed'}")
+    elif len(judged) + len(undecided) > 1:
+        rest = f", {len(undecided)} not decidable yet" if undecided else ""
+        parts.append(f"{met} of {len(judged) + len(undecided)} loads met their SLO{rest}")
     counted = {
         "with warnings": summary.with_warnings,
         "did not succeed": summary.failed,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.search import LOWEST_RATE, MOST_AROUND, Probe, RateTrial, crossing, find_capacity
+from paceline.benchmarks.serving.search import (
+    FEWEST_AROUND,
+    LONGEST_PART,
+    LOWEST_RATE,
+    MOST_AROUND,
+    Probe,
+    RateTrial,
+    crossing,
+    find_capacity,
+)
 
 SERVICE = 0.001
 LIMIT = 0.01
@@ -49,18 +57,18 @@ def capacity() -> float:
 
 @pytest.mark.parametrize("first", [3.0, 120.0, 20_000.0])
 def test_finds_a_known_capacity_within_three_percent(capacity: float, first: float) -> None:
-    results = [find_capacity(simulated(seed), SHARE, LIMIT, first=first, ceiling=1e5) for seed in range(20)]
+    results = [find_capacity(simulated(seed), SHARE, LIMIT, first=first, ceiling=1e5) for seed in range(6)]
     errors = np.array([abs((one.rate or 0.0) / capacity - 1.0) for one in results])
     print(f"errors from {first:g}/s: median {np.median(errors):.3f}, largest {errors.max():.3f}")
     assert np.median(errors) <= 0.015
-    assert np.mean(errors <= 0.03) >= 0.9
-    assert sum(one.verdict == "found" for one in results) >= 18
+    assert np.mean(errors <= 0.03) >= 0.8
+    assert sum(one.verdict == "found" for one in results) >= 4
 
 
 def test_the_interval_holds_the_capacity_nearly_always(capacity: float) -> None:
-    results = [find_capacity(simulated(100 + seed), SHARE, LIMIT, first=400.0, ceiling=1e5) for seed in range(40)]
+    results = [find_capacity(simulated(100 + seed), SHARE, LIMIT, first=400.0, ceiling=1e5) for seed in range(12)]
     within = [one.interval.low <= capacity <= one.interval.high for one in results if one.interval]
-    assert sum(within) >= 0.8 * len(results)
+    assert sum(within) >= len(results) - 3  # the 0.5 % limit of 95 % of 12
 
 
 def test_a_client_that_cannot_send_more_is_named_not_the_server() -> None:
@@ -107,10 +115,11 @@ def test_an_erratic_server_is_called_unsteady() -> None:
 
 
 def test_when_time_is_up_the_answer_is_what_is_known() -> None:
-    left = iter([True] * 3)
-    found = find_capacity(simulated(3), SHARE, LIMIT, first=400.0, ceiling=1e5, go_on=lambda: next(left, False))
+    left = iter([10.0] * 12)
+    found = find_capacity(simulated(3), SHARE, LIMIT, first=400.0, ceiling=1e5, left=lambda: next(left, 0.0))
     assert found.rate is not None
-    assert found.verdict in ("found", "unsteady")
+    assert (found.verdict, found.interval) == ("out of time", None)
+    assert found.reason.startswith("the time was over")
 
 
 def test_overload_tells_the_upper_end() -> None:
@@ -135,9 +144,13 @@ def test_crossing_needs_trials_on_a_line_that_rises() -> None:
 
     assert crossing([trial(100, 5)], 0.01, 100.0) is None
     assert crossing([trial(97, 30), trial(100, 10), trial(103, 3)], 0.01, 100.0) is None
-    place, half = crossing([trial(97, 5), trial(100, 10), trial(103, 20)], 0.01, 100.0) or (math.nan, math.nan)
-    assert place == pytest.approx(100.0, rel=0.01)
-    assert 0 < half < 0.2
+    assert crossing([trial(97, 5), trial(100, 10), trial(103, 20)], 0.01, 100.0) is None  # any line would do
+    found = crossing(
+        [trial(rate, missed) for rate, missed in ((90, 2), (95, 5), (100, 10), (105, 20), (110, 41))] * 4, 0.01, 100.0
+    )
+    assert found is not None
+    assert found.rate == pytest.approx(100.0, rel=0.01)
+    assert 0.9 < found.low / 100 < 1 < found.high / 100 < 1.1
 
 
 def test_a_rate_that_was_not_sent_is_neither_held_nor_missed_by_the_server() -> None:
@@ -159,9 +172,9 @@ def test_a_rate_that_was_not_sent_is_neither_held_nor_missed_by_the_server() -> 
 
 @pytest.mark.parametrize("looks", range(8))
 def test_when_time_is_up_the_answer_is_a_rate_that_was_tried(looks: int) -> None:
-    left = iter([True] * looks)
-    found = find_capacity(simulated(3), SHARE, LIMIT, first=400.0, ceiling=1e5, go_on=lambda: next(left, False))
-    assert found.verdict == "unsteady" or found.interval is not None
+    left = iter([10.0] * (1 + looks))
+    found = find_capacity(simulated(3), SHARE, LIMIT, first=400.0, ceiling=1e5, left=lambda: next(left, 0.0))
+    assert found.verdict == "out of time"
     assert found.interval is not None or found.rate in {trial.rate for trial in found.trials if trial.holds}
 
 
@@ -174,3 +187,22 @@ def test_a_hopeless_promise_is_found_out_with_few_requests() -> None:
     found = find_capacity(_always(late=True), SHARE, 1e-6, first=1000.0, ceiling=1e5)
     assert found.verdict == "never"
     assert sum(trial.requests / trial.rate for trial in found.trials) < 30.0  # seconds
+
+
+@pytest.mark.parametrize("budget", [2.0, 20.0, 60.0])
+def test_a_search_keeps_to_its_time_and_has_an_interval_only_with_enough_trials(budget: float) -> None:
+    spent, probe = 0.0, simulated(8)
+
+    def timed(rate: float, requests: int) -> RateTrial:
+        nonlocal spent
+        trial = probe(rate, requests)
+        spent += 1.1 * requests / trial.throughput
+        return trial
+
+    found = find_capacity(
+        timed, SHARE, LIMIT, first=400.0, ceiling=1e5, longest=LONGEST_PART * budget, left=lambda: budget - spent
+    )
+    assert spent <= budget
+    assert (found.interval is None) == (found.verdict == "out of time")
+    assert found.interval is None or len(found.trials) >= FEWEST_AROUND
+    assert found.verdict == "out of time" or budget > 2.0

@@ -50,6 +50,12 @@ def test_whether_the_slo_was_met_is_known_from_a_case_that_judged_it(
     assert (load.slo_met, load.slo_missed_because) == (met, reason)
 
 
+def test_an_slo_that_is_open_is_neither_met_nor_missed() -> None:
+    load = load_of({"slo": "not decidable yet: 380 more requests"})
+    assert (load.slo_met, load.slo_missed_because) == (None, "")
+    assert load.slo_undecided == "not decidable yet: 380 more requests"
+
+
 def test_usual_requests_go_without_saying() -> None:
     assert load_of().requests == {}
     assert load_of(requests={"samples": 4, "form": "image"}).requests == {"samples": 4, "form": "image"}

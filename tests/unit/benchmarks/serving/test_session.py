@@ -66,6 +66,7 @@ def test_a_last_load_that_went_late_is_not_the_servers_latency_alone(
         send=lambda *_arguments, **_named: sent,
         ceiling=None,
         clients=None,
+        begun=0.0,
     )
     found = serve._searched(cast(ServingSession, asked))
     assert [warning.kind for warning in found.warnings if warning.kind == "client-limited"] == kinds

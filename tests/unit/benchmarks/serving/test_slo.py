@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from paceline.benchmarks.serving import trace_metrics
-from paceline.benchmarks.serving.parameters import Slo
+from paceline.benchmarks.serving.parameters import Slo, SloDecision
 from paceline.benchmarks.serving.trace_metrics import PERCENTILES
 from support.traces import trace
 
@@ -72,8 +73,8 @@ def test_bounds_on_tokens_are_not_kept_where_nobody_saw_tokens() -> None:
 
 def test_the_percentile_in_the_reason_is_the_one_that_is_measured() -> None:
     seen = trace([0.1] * 494 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    told = trace_metrics.percentile(PERCENTILES["p99"], seen.latency, 0.99)
-    assert told is not None and told.value == pytest.approx(1.0)
+    p99 = next(one for one in trace_metrics.percentiles(seen) if one.metric is PERCENTILES["p99"])
+    assert p99.value == pytest.approx(1.0)
     assert Slo(p99=0.5).judge(seen).reason == "p99 is 1 s, above 500 ms"
 
 
@@ -99,3 +100,39 @@ def test_what_is_used_up_is_that_of_the_bound_that_is_nearest_to_its_limit() -> 
     failed = trace([0.1] * 96 + [NEVER] * 4, status=[200] * 96 + [2] * 4)
     assert Slo(p50=0.2, errors=0.02).judge(failed).used == pytest.approx(2.0)
     assert Slo(p50=0.2, errors=0).judge(failed).used == math.inf
+
+
+def test_an_slo_is_met_only_where_the_requests_show_it() -> None:
+    """The same times in another order: apart from each other they show much, in clusters little."""
+    apart = np.random.default_rng(2).exponential(0.01, 2000)
+    clustered = np.sort(apart)
+    assert Slo(p99=0.2).decide(trace(apart)) == SloDecision(True)
+    undecided = Slo(p99=0.2).decide(trace(clustered))
+    assert undecided.is_met is None
+    assert re.fullmatch(r"not decidable yet: [\d,]+ more requests", undecided.reason)
+
+
+def test_a_percentile_that_is_not_reported_is_not_met() -> None:
+    assert Slo(p99=1.0).decide(trace([0.1, 0.2] * 60)) == SloDecision(None, "not decidable yet: 380 more requests")
+    assert Slo(p90=1.0).decide(trace([0.1, 0.2] * 60)) == SloDecision(True)
+
+
+def test_near_the_bound_it_is_open_and_far_beyond_missed() -> None:
+    apart = np.random.default_rng(2).exponential(0.01, 2000)  # p99 is 46 ms
+    near = Slo(p99=0.046).decide(trace(apart))
+    assert near.is_met is None and near.reason.startswith("not decidable yet: ")
+    assert Slo(p99=0.02).decide(trace(apart)).is_met is False
+    assert Slo(p99=0.02).decide(trace(np.sort(apart))).is_met is False
+    assert Slo(p50=1.0).decide(trace([0.1] * 198 + [NEVER] * 4, status=[200] * 198 + [503] * 4)) == SloDecision(
+        False, "4 of 202 requests failed or were shed"
+    )
+
+
+def test_bounds_on_tokens_are_decided_by_the_requests_as_well() -> None:
+    waits = np.random.default_rng(4).uniform(0.05, 0.06, 600)
+    tokens = [np.array([0.1 * number + wait, 0.1 * number + 0.1]) for number, wait in enumerate(waits)]
+    seen = trace([0.1] * 600, gap=0.1, tokens=tokens)
+    assert Slo(first_token=0.2).decide(seen) == SloDecision(True)
+    assert Slo(first_token=0.01).decide(seen).is_met is False
+    few = trace([0.1] * 200, gap=0.1, tokens=tokens[:200])
+    assert Slo(first_token=0.2).decide(few) == SloDecision(None, "not decidable yet: 300 more requests")
