@@ -1,7 +1,8 @@
-"""How fast answers come: `compare` and `report` on ten thousand to a million samples, and how that grows."""
+"""How fast answers come: `compare` and `report` on up to a million samples, `diagnose` on a fleet of 10,000 nodes."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -24,10 +25,19 @@ SAMPLES = 100  # of each record
 SIZES = (100, 1_000, 10_000)  # records
 SECONDS, MEMORY = 2.0, 500e6
 TIMES = 3
+NODES, METRICS = 10_000, 200
+FLEET_SECONDS, FLEET_MEMORY = 15.0, 1e9
 
 _TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
 _RATE = Metric(name="throughput", unit="samples/s", better=Better.HIGHER, merge=Merge.SUM)
 _MEMORY = Metric(name="peak_host_memory", unit="B", better=Better.LOWER, merge=Merge.MAXIMUM)
+_KEYS = [
+    *(("mem-bw", f"{way}_bw") for way in ("h2d", "d2h")),
+    *(("kernel-launch", f"{kind}_time") for kind in ("event", "wall")),
+    *(("gemm-flops", f"fp{bits}_flops") for bits in (16, 32, 64)),
+    *(("nccl-bw", f"allreduce_{size}_busbw") for size in (1024, 65536)),
+    ("model-benchmarks/pytorch-resnet50", "fp16_train_throughput"),
+]
 _CLOCKED = """
 import re, runpy, sys
 sys.argv = ["paceline", *sys.argv[1:]]
@@ -54,6 +64,23 @@ def analysis_ratios() -> Iterator[Ratio]:
         for name, arguments in verbs.items():
             taken = {size: _clocked([*arguments, "--store", str(Path(folder) / f"{size}.db")]) for size in SIZES}
             yield from _ratios(name, taken)
+        fleet = Path(folder) / "results-summary.jsonl"
+        _write_fleet(fleet)
+        seconds, memory = _clocked(["diagnose", str(fleet)])
+        within, part = seconds / FLEET_SECONDS, memory / FLEET_MEMORY
+        made_of = f"{NODES:,} nodes x {METRICS} metrics: {seconds:.2f} s"
+        yield Ratio(f"diagnose: seconds / {FLEET_SECONDS:g} s", within, "<= 1", within <= 1, made_of)
+        yield Ratio("diagnose: memory / 1 GB", part, "<= 1", part <= 1, f"{memory / 1e6:.0f} MB at the most")
+
+
+def _write_fleet(path: Path) -> None:
+    """Results as SuperBench writes them, with 2 % of noise; one node of a hundred has a slow link."""
+    names = [f"{start}/{part}:{rank}" for rank in range(METRICS // 10) for start, part in _KEYS]
+    values = 100.0 * np.exp(0.02 * np.random.default_rng(7).standard_normal((NODES, METRICS)))
+    values[::100, 0] *= 0.8
+    with path.open("w", encoding="utf-8") as file:
+        for node, row in enumerate(values.tolist()):
+            file.write(json.dumps({"node": f"node-{node:05d}", **dict(zip(names, row, strict=True))}) + "\n")
 
 
 def _ratios(name: str, taken: dict[int, tuple[float, float]]) -> Iterator[Ratio]:
@@ -73,7 +100,9 @@ def _clocked(arguments: list[str]) -> tuple[float, float]:
     seconds, memory = [], []
     for _ in range(TIMES):
         begun = time.perf_counter()
-        ended = subprocess.run([sys.executable, "-c", _CLOCKED, *arguments], capture_output=True, text=True, check=True)
+        ended = subprocess.run([sys.executable, "-c", _CLOCKED, *arguments], capture_output=True, text=True)
+        if ended.returncode not in (0, 1):  # 1: a node is defective
+            raise RuntimeError(ended.stderr)
         seconds.append(time.perf_counter() - begun)
         memory.append(float(ended.stderr.rsplit("\n", 1)[-1]))
     return median(seconds), median(memory)

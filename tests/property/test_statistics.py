@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from paceline.core.metric import Merge, Metric
 from paceline.core.record import Measurement, Result, merge_ranks
-from paceline.core.stats import PERCENTILES, Summary, drift, effective_count, median_interval, outliers, summarize
+from paceline.core.stats import (
+    PERCENTILES,
+    Summary,
+    drift_interval,
+    effective_count,
+    median_interval,
+    outliers,
+    summarize,
+)
 
 TIME = Metric(name="step_time", unit="s", merge=Merge.SLOWEST)
 RATE = Metric(name="throughput", unit="samples/s", merge=Merge.SUM)
@@ -66,7 +74,10 @@ def test_another_unit_changes_no_verdict(values: list[float], factor: float) -> 
         assert (after.low, after.high) == (before.low * factor, before.high * factor)
     assert effective_count(scaled) == effective_count(values)
     assert list(outliers(scaled)) == list(outliers(values))
-    assert drift(scaled) == pytest.approx(drift(values))
+    drifted, scaled_drift = drift_interval(values), drift_interval(scaled)
+    assert (drifted is None) == (scaled_drift is None)
+    if drifted is not None and scaled_drift is not None:
+        assert (scaled_drift.low, scaled_drift.high) == pytest.approx((drifted.low, drifted.high))
 
 
 @given(samples)
@@ -94,9 +105,11 @@ def test_percentiles_are_numpy_s(values: list[float]) -> None:
 
 @given(st.lists(positive, min_size=3, max_size=20))
 def test_drift_backwards_has_the_opposite_sign(values: list[float]) -> None:
-    forth, back = drift(values), drift(values[::-1])
-    assert (forth > 0) == (back < 0)
-    assert (forth == 0) == (back == 0)
+    forth, back = drift_interval(values), drift_interval(values[::-1])
+    assert (forth is None) == (back is None)
+    if forth is not None and back is not None:
+        assert (forth.low > 0) == (back.high < 0)
+        assert (forth.high < 0) == (back.low > 0)
 
 
 # ---- ranks

@@ -27,6 +27,8 @@ from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
 
 SCALE = 1.4826  # of the median absolute deviation, so that it equals the deviation of normal noise
+MEDIAN_DEVIATION_EFFICIENCY = 0.37  # nodes whose standard deviation would be as sure, for each that it is made of
+FEW_NODES = 5  # below it, the spread between nodes is not known
 FORMAT = 1
 
 
@@ -57,6 +59,13 @@ class Baseline(BaseModel):
     def reference(self, column: MetricColumn) -> Reference | None:
         """The reference of a metric, by the first of its names that has one."""
         return next((self.metrics[name] for name in column.reference_names if name in self.metrics), None)
+
+    def noise(self, column: MetricColumn) -> tuple[float, float]:
+        """Spread as a part of the value, and its degrees of freedom; not numbers where too few nodes showed it."""
+        reference = self.reference(column)
+        if reference is None or reference.spread is None or reference.nodes < FEW_NODES or not reference.value:
+            return math.nan, math.nan
+        return abs(reference.spread / reference.value), MEDIAN_DEVIATION_EFFICIENCY * reference.nodes
 
 
 def column_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:

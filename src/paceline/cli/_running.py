@@ -8,7 +8,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,6 +26,8 @@ from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.suite import Here, Suite, expand, only
+from paceline.machine.affinity import FLAG as AFFINITY
+from paceline.machine.affinity import read_affinity, show_cpu_list
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
@@ -258,12 +260,13 @@ def start(
     world: Others = None,
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
+    cpus: Collection[int] = (),  # to pin them to; none for all
 ) -> int:
     """Measure the cases of a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
     with open_store(store) as opened:
-        run = _new_run(name, cases, world, tags)
+        run = _pinned(_new_run(name, cases, world, tags), cpus)
         if traces is not None:
             run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
         opened.begin(run)
@@ -319,6 +322,24 @@ def _new_run(name: str, cases: list[Case], world: Others, tags: Sequence[str]) -
     )
 
 
+def _pinned(run: Run, cpus: Collection[int]) -> Run:
+    """The run with the CPUs that it is pinned to in its environment, where `--resume` looks for them."""
+    if not cpus:
+        return run
+    cpu = run.environment.cpu.model_copy(update={"affinity": len(cpus), "pinned": show_cpu_list(cpus)})
+    return run.model_copy(update={"environment": run.environment.model_copy(update={"cpu": cpu})})
+
+
+def affinity(given: str | None, world: Others) -> set[int]:
+    """The CPUs that `--affinity` names; none where it was not given."""
+    if given is None:
+        return set()
+    if world is not None:
+        message = f"{AFFINITY} pins the processes of this machine: with --hosts or a launcher, pin each rank there"
+        raise InputError("affinity-with-hosts", message, key=AFFINITY, value=given)
+    return read_affinity(given)
+
+
 def _measure(
     store: Store,
     run: Run,
@@ -331,6 +352,7 @@ def _measure(
     if world is not None:
         world.announce(todo)
     listener = output.listener()
+    pinned = run.environment.cpu.pinned
     suite_run = SuiteRun(
         run=run,
         todo=todo,
@@ -338,6 +360,7 @@ def _measure(
         listener=listener,
         attempts=attempts,
         execute=world.execute if world is not None else execute_here,
+        cpus=frozenset(read_affinity(pinned) if pinned else ()),
     )
     catch_interrupts()
     try:

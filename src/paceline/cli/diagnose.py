@@ -25,7 +25,9 @@ DEFECTIVE = 1  # the exit code
 @click.command("diagnose")
 @click.argument("sources", nargs=-1, required=True, metavar="RUN|TAG|FILE...")
 @click.option(
-    "--rules", type=click.Path(path_type=Path), help="Rules, ours or SuperBench's; unset is 5 % and failures."
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="Rules, ours or SuperBench's; unset is outliers and failures.",
 )
 @click.option("--baseline", type=click.Path(path_type=Path), help="What to compare with; unset is the other nodes.")
 @format_options(FORMATS)

@@ -6,7 +6,7 @@ import json
 
 import click
 
-MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
+MARKS = {"ok": ("✓", "green"), "hint": ("·", "cyan"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
 
 
 @click.command("doctor")

@@ -94,6 +94,11 @@ class RunCommand(click.Command):
 @click.option("--remote-shell", metavar="COMMAND", help="How to get to a {host} instead of by ssh.")
 @click.option("--remote-python", metavar="PATH", help="The interpreter on the hosts; unset is this one's path.")
 @click.option("--master-address", metavar="ADDRESS", help="How the other hosts reach the first.")
+@click.option(
+    "--affinity",
+    metavar="CPUS|auto|isolated",
+    help="Pin every process of a case to these CPUs (0-3,8), to one thread of each core, or to isolated ones.",
+)
 @click.option("--report", "report_path", metavar="PATH", help="Where the HTML report goes.")
 @click.option("--no-report", is_flag=True, help="Make no HTML report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
@@ -117,6 +122,7 @@ def command(
     remote_shell: str | None,
     remote_python: str | None,
     master_address: str | None,
+    affinity: str | None,
     report_path: str | None,
     no_report: bool,
     as_json: bool,
@@ -136,6 +142,9 @@ def command(
     if resume is not None and profile is not None:
         message = "--resume goes on with a run as it was, which traces if that run did: leave out --profile"
         raise InputError("resume-with-profile", message, key="--profile")
+    if resume is not None and affinity is not None:
+        message = "--resume goes on with a run as it was, on the same CPUs: leave out --affinity"
+        raise InputError("resume-with-affinity", message, key="--affinity", value=affinity)
     for tag in tags:
         if not tag.strip() or not tag.isprintable():
             message = f"--tag {tag!r} is not a name: give one that can be read and typed, such as nightly"
@@ -152,13 +161,14 @@ def command(
         raise InputError("dry-run-with-resume", message, key="--dry-run")
     with _running.others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
+        cpus = _running.affinity(affinity, world)
         if resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         traces = folder_of(profile) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
         cases = _running.expand_here(suite, overrides, world, peer, paired, filters)
         if not dry_run:
-            sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces))
+            sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus))
         if profile is not None:
             refuse_if_none_can(cases)
         for case in cases:

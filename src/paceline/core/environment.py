@@ -41,6 +41,8 @@ class Cpu(EnvironmentPart):
     logical_cores: int | None = None
     affinity: int | None = None
     """Logical cores this process may be scheduled on"""
+    pinned: str | None = None
+    """The logical cores that the run was pinned to, as the kernel writes them: 0-3,8; None where it was not"""
     quota: float | None = None
     """Cores' worth of time that the control group grants; None where there is no quota"""
     usable: float | None = None

@@ -43,6 +43,9 @@ class Parameters(BaseModel):
         return {}
 
 
+SPAN = 8.0  # seconds
+
+
 class MeasuringParameters(Parameters):
     """How long and how exactly to measure; shared by everything that repeats a step."""
 
@@ -50,6 +53,9 @@ class MeasuringParameters(Parameters):
     """Time to spend on measured steps, at most"""
     warm_up: Duration = 10.0
     """Time to spend on warming up, at most; it ends sooner when the step time is steady"""
+    span: Duration = SPAN
+    """Time to be under load, at least, of which a quarter is warm-up: what settles or changes later is not seen; 0 does
+    not look for settling slower than what is measured"""
     interval: Fraction = Field(default=0.01, gt=0, lt=1)
     """Stop when the 95 % interval of the median is within this part of it"""
     steps: int | None = Field(default=None, ge=1)

@@ -196,7 +196,8 @@ def _slowest_decay(values: NDArray[np.float64]) -> float:
 
 
 def _autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    centred = values - values.mean()
+    # Of equal values only rounding is left, and that would be correlated.
+    centred = values - values.mean() if np.ptp(values) else np.zeros_like(values)
     # Twice as long, so that the end does not meet the beginning, and a power of two, which is fast.
     waves = np.fft.rfft(centred, 1 << (2 * values.size - 1).bit_length())
     correlation = np.fft.irfft(waves * np.conj(waves))
@@ -212,30 +213,54 @@ def outliers(samples: Samples) -> NDArray[np.bool_]:
     return np.asarray((distance > 5.0 * spread) & (distance > 0.02 * abs(middle)))
 
 
-def drift(samples: Samples) -> float:
-    """By what part of the median the second half differs from the first, beyond what noise explains; otherwise 0.
+def drift_interval(samples: Samples, confidence: float = CONFIDENCE) -> Interval | None:
+    """By what part the last samples differ from the first (see `end_size`); None where they are too few to say.
 
-    The halves' medians differ by more than noise when their distance exceeds the half-widths of both their
-    intervals together, or when one half lies almost entirely on one side of the other: a fall that slows down
-    looks like strongly correlated noise to the intervals.
+    Each end is cut into a few blocks, which by their length are hardly correlated, and what correlation is left widens
+    the interval. Of a block that is long enough the middle counts, so that rare stalls are not drift.
     """
     values = np.asarray(samples, dtype=np.float64)
-    half = values.size // 2
-    if half < 3:
-        return 0.0
-    first, second = values[:half], values[-half:]
-    before, after = float(np.median(first)), float(np.median(second))
-    noise = sum(
-        max(interval.high - middle, middle - interval.low)
-        for interval, middle in ((median_interval(first), before), (median_interval(second), after))
-        if interval is not None
-    )
-    # In which part of all pairs, one of each half, the same half is the larger: 0.5 if they are mixed, 1 if apart.
-    ordered, pairs = np.sort(first), half * half
-    smaller = np.searchsorted(ordered, second, "left").sum()
-    larger = pairs - np.searchsorted(ordered, second, "right").sum()
-    is_noise = abs(after - before) <= noise and max(smaller, larger) / pairs < 0.95
-    return 0.0 if is_noise or not before else (after - before) / before
+    size = end_size(values.size)
+    if 2 * size > values.size:
+        return None
+    first, last = values[:size], values[-size:]
+    blocks = np.stack([_blocks(first), _blocks(last)])
+    count = blocks.shape[1]
+    before, after = blocks.mean(axis=1)
+    apart = blocks - blocks.mean(axis=1, keepdims=True)
+    squares = float((apart * apart).sum())
+    if not before:
+        return None
+    neighbours = float((apart[:, 1:] * apart[:, :-1]).sum()) / squares if squares else 0.0
+    if count > 4:  # few values look less correlated than they are
+        neighbours = (neighbours + 1.0 / count) / (1.0 - 4.0 / count)
+    correlation = min(max(neighbours, 0.0), 0.9)
+    freedom = 2.0 * count - 2.0
+    error = math.sqrt(squares / freedom * (2.0 / count) * (1.0 + correlation) / (1.0 - correlation))
+    reach = student_quantile(0.5 + confidence / 2.0, freedom) * error / abs(before)
+    change = float((after - before) / before)
+    low, high = change - reach, change + reach
+    # To its interval a smooth fall is correlated noise; but ends that do not even touch differ.
+    gap = max(float(last.min() - first.max()), float(first.min() - last.max()), 0.0) / abs(before)
+    if gap > 0.0:
+        low, high = (max(low, gap), high) if change > 0.0 else (low, min(high, -gap))
+    return Interval(low=low, high=high, confidence=confidence)
+
+
+def end_size(count: int) -> int:
+    """How many samples of so many are the first, and the last, when drift is looked for: a quarter, but three.
+
+    A step in the time between the two is in neither of them, and a slope shows best between ends that are far apart.
+    """
+    return max(3, count // 4)
+
+
+def _blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What at most twelve blocks of equal length are like, the last of them at the end."""
+    count = min(12, values.size)
+    rows = np.sort(values[values.size % count :].reshape(count, -1), axis=1)
+    ends = rows.shape[1] // 5
+    return np.asarray(rows[:, ends : rows.shape[1] - ends].mean(axis=1))
 
 
 def _mean_interval(values: NDArray[np.float64], effective: float, confidence: float) -> Interval | None:

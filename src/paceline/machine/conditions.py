@@ -115,7 +115,7 @@ def warnings(before: Conditions, after: Conditions, own_cpu_seconds: float | Non
     elapsed = after.clock - before.clock
     share = others_share(before, after, own_cpu_seconds)
     if share is not None and share > OTHERS_SHARE:
-        remedy = "stop what else runs on this machine (see top), or give the run cores of its own with taskset"
+        remedy = "stop what else runs on this machine (see top), or give the run cores of its own (--affinity auto)"
         warn("contended", f"other processes used {share:.0%} of the CPU during the measurement", remedy)
     total, steal = _growth(before.cpu_seconds, after.cpu_seconds), _growth(before.steal_seconds, after.steal_seconds)
     if total and steal is not None and steal - _TICK_SECONDS * (after.cpus or 1) > STEAL_SHARE * total:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shlex
 import shutil
 import statistics
@@ -20,10 +21,11 @@ from pydantic import BaseModel, ConfigDict
 from paceline.core.environment import Cpu, Gpu, Memory
 from paceline.core.files import data_directory
 from paceline.core.gc_pause import no_garbage
-from paceline.core.probe import attempt, read_text
+from paceline.core.probe import ROOT, attempt, read_cpu_list, read_int, read_text
 from paceline.core.quantity import show_duration, show_size
 from paceline.devices import describe_devices, kind_named
 from paceline.machine import conditions, cpu
+from paceline.machine.affinity import MANY_CORES, cpus_in, isolated_cpus, show_cpu_list
 from paceline.machine.conditions import Conditions
 
 _STA_UNSYNC = 0x0040
@@ -97,7 +99,7 @@ def clock_state() -> ClockState | None:
     )
 
 
-Level = Literal["ok", "warning", "problem"]
+Level = Literal["ok", "hint", "warning", "problem"]  # a hint makes numbers steadier where that is wanted
 
 GIB = 1024**3
 
@@ -143,6 +145,8 @@ def check(store: Path | None = None, jitter_seconds: float = 0.3) -> list[Fitnes
         judge_governor(processor),
         judge_boost(processor),
         judge_quota(processor),
+        judge_threads(processor),
+        *judge_tuning(),
         judge_memory(memory),
         judge_swap(memory),
         *judge_disks({name: attempt(partial(_free, path)) for name, path in folders.items()}),
@@ -169,7 +173,7 @@ def judge_load(before: Conditions, after: Conditions) -> FitnessFinding | None:
     if share is None:
         return None
     level: Level = "ok" if share <= conditions.OTHERS_SHARE else "warning" if share <= 0.5 else "problem"
-    remedy = "stop what else runs here (see top), or give a run cores of its own with taskset"
+    remedy = "stop what else runs here (see top), or give a run cores of its own (paceline run --affinity auto)"
     return FitnessFinding.of("load", level, f"other processes use {share:.0%} of the CPU", remedy)
 
 
@@ -187,7 +191,12 @@ def judge_boost(processor: Cpu) -> FitnessFinding | None:
     if processor.boost is None:
         return None
     if processor.boost:
-        return FitnessFinding.of("boost", "ok", "the CPU may boost above its base clock")
+        message = "the CPU may boost above its base clock, by as much as its heat allows"
+        remedy = (
+            "for steadier but lower numbers: echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost, "
+            "or on Intel's: echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
+        )
+        return FitnessFinding.of("boost", "hint", message, remedy)
     message = "CPU boost is switched off, so numbers will be lower than this machine can reach"
     remedy = "write 1 to /sys/devices/system/cpu/cpufreq/boost, or 0 to .../intel_pstate/no_turbo"
     return FitnessFinding.of("boost", "warning", message, remedy)
@@ -203,6 +212,94 @@ def judge_quota(processor: Cpu) -> FitnessFinding | None:
     message = f"{cores} cores are visible, but a quota grants {quota:g} cores' worth of time"
     remedy = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
     return FitnessFinding.of("cores", "warning", message, remedy)
+
+
+def judge_threads(processor: Cpu) -> FitnessFinding | None:
+    """Two hardware threads of a core share what it computes with."""
+    logical, physical = processor.logical_cores, processor.physical_cores
+    if not logical or not physical:
+        return None
+    if logical <= physical:
+        return FitnessFinding.of("threads", "ok", f"each of the {physical} cores has one hardware thread")
+    message = f"{physical} cores have {logical} hardware threads, which take turns on them"
+    remedy = (
+        "one thread of each: paceline run --affinity auto; or none at all: "
+        "echo off | sudo tee /sys/devices/system/cpu/smt/control"
+    )
+    return FitnessFinding.of("threads", "hint", message, remedy)
+
+
+def judge_tuning(root: Path = ROOT) -> list[FitnessFinding]:
+    """What the kernel can be asked to do for steadier numbers: isolation, interrupts, addresses, pages."""
+    checks = (_judge_isolation, _judge_interrupts, _judge_addresses, _judge_pages)
+    return [finding for judge in checks if (finding := judge(root)) is not None]
+
+
+def _judge_isolation(root: Path) -> FitnessFinding | None:
+    online, isolated = cpus_in("online", root), isolated_cpus(root)
+    if not isolated and len(online) < MANY_CORES:
+        return None  # too few to set some aside
+    if not isolated:
+        shown = show_cpu_list(sorted(online)[len(online) // 2 :])
+        message = "no CPU is isolated: the kernel may schedule anything next to a case"
+        remedy = (
+            f"boot with isolcpus={shown} nohz_full={shown} rcu_nocbs={shown}, then paceline run --affinity isolated"
+        )
+        return FitnessFinding.of("isolation", "hint", message, remedy)
+    ticking = isolated - cpus_in("nohz_full", root)
+    message = f"CPU {show_cpu_list(isolated)} is isolated: paceline run --affinity isolated"
+    if not ticking:
+        return FitnessFinding.of("isolation", "ok", message)
+    remedy = f"the kernel's tick still interrupts it: boot with nohz_full={show_cpu_list(isolated)} too"
+    return FitnessFinding.of("isolation", "hint", message, remedy)
+
+
+def _judge_interrupts(root: Path) -> FitnessFinding | None:
+    """Whether interrupts are kept off the isolated CPUs."""
+    isolated = isolated_cpus(root)
+    lists = {path.parent.name: read_text(path) for path in (root / "proc/irq").glob("[0-9]*/smp_affinity_list")}
+    aimed = sorted(
+        (name for name, cpus in lists.items() if cpus and (attempt(partial(read_cpu_list, cpus)) or set()) & isolated),
+        key=int,
+    )
+    if not isolated or not lists:
+        return None
+    if not aimed:
+        return FitnessFinding.of("interrupts", "ok", f"none of {len(lists)} interrupts goes to an isolated CPU")
+    others = show_cpu_list(cpus_in("online", root) - isolated or {0})
+    message = f"{len(aimed)} of {len(lists)} interrupts may go to isolated CPUs"
+    remedy = (
+        f"sudo systemctl stop irqbalance; for i in /proc/irq/*/smp_affinity_list; do echo {others} | sudo tee $i; done"
+    )
+    return FitnessFinding.of("interrupts", "warning", message, remedy)
+
+
+def _judge_addresses(root: Path) -> FitnessFinding | None:
+    """Addresses that are drawn anew for each process average over layouts; fixed ones repeat one by accident."""
+    value = read_int(root / "proc/sys/kernel/randomize_va_space")
+    if value is None:
+        return None
+    if value == 2:
+        return FitnessFinding.of("addresses", "ok", "addresses are drawn anew for every process (ASLR)")
+    message = "addresses are the same in every process, so that all repeats share one layout by accident"
+    return FitnessFinding.of("addresses", "warning", message, "sudo sysctl kernel.randomize_va_space=2")
+
+
+def _judge_pages(root: Path) -> FitnessFinding | None:
+    """Huge pages that come and go by themselves move memory in the middle of a measurement."""
+    text = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    chosen = re.search(r"\[(\w+)\]", text)
+    if chosen is None:
+        return None
+    if chosen[1] == "madvise":
+        return FitnessFinding.of("pages", "ok", "programs that ask for huge pages get them")
+    message = f"transparent huge pages are set to '{chosen[1]}'"
+    if chosen[1] == "always":
+        message += ": the kernel makes them in the background, also while steps are measured"
+    else:
+        message += ": programs that ask for them, memory benchmarks among them, do without"
+    remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    return FitnessFinding.of("pages", "hint", message, remedy)
 
 
 def judge_memory(memory: Memory) -> FitnessFinding | None:

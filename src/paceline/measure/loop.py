@@ -7,6 +7,7 @@ of steps everywhere, and `agree` makes the first rank's verdict everybody's.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from paceline.core.gc_pause import no_garbage
+from paceline.core.parameters import SPAN
 from paceline.core.record import RecordWarning
-from paceline.core.stats import drift, summarize
+from paceline.core.stats import Interval, Summary, drift_interval, end_size, summarize
 from paceline.devices.timeline import Clock, Phases, Timeline, monotonic
 
 if TYPE_CHECKING:
@@ -24,11 +26,16 @@ if TYPE_CHECKING:
     from paceline.core.parameters import MeasuringParameters
 
 WINDOW_STEPS = 6
-WINDOW_SECONDS = 0.5
-STEADY_TOLERANCE = 0.02
+BOUND = 0.02  # a step time that changes by less, and will, is steady
+SLOWEST = 30.0  # seconds: the time constant of the slowest settling that is looked for
+WARMING_SHARE = 0.25  # of the span
+PATIENCE = 1.25  # times the span: how long to wait until noise no longer hides slow settling
+ONE_SIDED = 0.84  # of the width of a 95 % interval is that of one whose each end holds with 95 %
 MIN_SECONDS = 0.5  # a few fast steps agree with each other long before clocks and caches have settled
 REPORT_SECONDS = 0.25
 MEAN_TOLERANCE = 3.0  # how much wider than that of the median the interval of the mean may be
+LONGER = "--span 60s --warm-up 30s --budget 60s"
+FEWEST = 5  # samples of which something can be said
 LOOK_SPACING = 500.0  # times what a look took
 
 Step = Callable[[], object]
@@ -56,13 +63,72 @@ class _Rule:
         self.total += sample
 
 
+@dataclass(frozen=True)
+class Drift:
+    """By what part the last quarter of some steps differs from the first, and what that says of the steps to come."""
+
+    interval: Interval
+    seconds: float  # that the steps took
+    end: float  # the part of the steps that is the first, and the last
+    slow: bool  # whether settling slower than these seconds is looked for
+
+    @classmethod
+    def of(cls, samples: list[float], *, slow: bool) -> Drift | None:
+        """None where the samples are too few to say."""
+        interval, count = drift_interval(samples), len(samples)
+        return None if interval is None else cls(interval, sum(samples), end_size(count) / count, slow)
+
+    @property
+    def change(self) -> float:
+        """The likely one."""
+        return (self.interval.low + self.interval.high) / 2.0
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is more than noise."""
+        return self.interval.low > 0.0 or self.interval.high < 0.0
+
+    @property
+    def largest(self) -> float:
+        """Which change cannot be ruled out, with 95 % in its direction."""
+        reach = (self.interval.high - self.interval.low) / 2.0
+        return abs(self.change) + ONE_SIDED * reach
+
+    @property
+    def ahead(self) -> float:
+        """How far off the mean of these steps is, in parts of the change, if they settle as slowly as is looked for.
+
+        It is the mean of exp(-t / T) over all of them, over the difference of its means over the two ends.
+        """
+        if not self.slow:
+            return 1.0
+        fall, end_fall, rest_fall = (
+            -math.expm1(-part * max(self.seconds, 1e-9) / SLOWEST) for part in (1.0, self.end, 1.0 - self.end)
+        )
+        return self.end * fall / (end_fall * rest_fall)
+
+    @property
+    def off(self) -> float:
+        """How far off the result likely is."""
+        return abs(self.change) * self.ahead
+
+    @property
+    def most_off(self) -> float:
+        """How far off the result may be."""
+        return self.largest * self.ahead
+
+
 @dataclass(kw_only=True)
 class SteadyRule(_Rule):
-    """Says when the recent window of steps stopped drifting."""
+    """Says when the later half of the steps is shown not to drift; it looks again when twice the time has passed."""
 
     limit: float  # seconds
+    least: float = 0.0  # seconds
+    slow: bool = True
     steady: bool = False
     most = None  # steps: no number of them ends it
+    _hidden: bool = False
+    _looked_at: float = 0.0  # seconds, at the latest look
 
     @property
     def is_spent(self) -> bool:
@@ -70,16 +136,29 @@ class SteadyRule(_Rule):
         return self.total >= self.limit
 
     def done(self) -> bool:
-        """Steady, or out of time."""
-        self.steady = False
-        covered = 0.0
-        # The window is the last steps: enough of them, and enough time.
-        for count, sample in enumerate(reversed(self.samples), start=1):
-            covered += sample
-            if count >= WINDOW_STEPS and covered >= min(WINDOW_SECONDS, self.limit / 4):
-                self.steady = abs(drift(self.samples[-count:])) <= STEADY_TOLERANCE
+        """Steady, not to be seen for noise, or out of time."""
+        due = max(self.least, 2.0 * self._looked_at)
+        if self.is_spent or (self.total >= due and len(self.samples) >= WINDOW_STEPS):
+            self._look()
+        return self.steady or self._hidden or self.is_spent
+
+    def _look(self) -> None:
+        drift, is_first = Drift.of(self._later_half(), slow=self.slow), not self._looked_at
+        self._looked_at = self.total
+        if drift is not None:
+            settles_slowly = drift.is_seen and drift.off > BOUND
+            self.steady = drift.largest <= BOUND and not settles_slowly
+            # Noise that hides a drift twice will hide it in warm-up for long; measured steps show it as well.
+            self._hidden = not drift.is_seen and not is_first
+
+    def _later_half(self) -> list[float]:
+        count, covered = 0, 0.0
+        for sample in reversed(self.samples):
+            if count >= WINDOW_STEPS and covered >= self.total / 2.0:
                 break
-        return self.steady or self.is_spent
+            covered += sample
+            count += 1
+        return self.samples[-count:]
 
 
 @dataclass(kw_only=True)
@@ -114,18 +193,43 @@ class StopRule(_Rule):
         # Looking again and again finds a narrow interval by luck sooner or later; twice in a row is less lucky.
         narrow = count >= self.parameters.min_steps and self._narrow()
         twice, self._narrow_before = narrow and self._narrow_before, narrow
-        if twice and self.total >= min(MIN_SECONDS, self.parameters.budget):
+        if twice and self._covered():
             return Stop.PRECISE
         return Stop.BUDGET if self.is_spent else None
 
-    def _narrow(self) -> bool:
-        summary = summarize(self.samples)
-        median, mean = summary.median_interval, summary.mean_interval
-        if median is None or mean is None or median.confidence < 0.9:
+    def _covered(self) -> bool:
+        """Whether settling would have been seen by now, or waiting for that takes too long."""
+        span = (1.0 - WARMING_SHARE) * self.parameters.span
+        if self.total < min(max(MIN_SECONDS, span), self.parameters.budget):
             return False
+        if self.total >= min(PATIENCE / (1.0 - WARMING_SHARE) * span, self.parameters.budget):
+            return True
+        drift = Drift.of(self.samples, slow=True)
+        return drift is not None and drift.most_off <= BOUND
+
+    def _narrow(self) -> bool:
+        summary, interval = summarize(self.samples), self.parameters.interval
         # Throughput is made of the mean, which rare stalls move and the median does not see.
-        interval = self.parameters.interval
-        return median.relative(summary.median) <= interval and mean.relative(summary.mean) <= MEAN_TOLERANCE * interval
+        return median_width(summary) <= interval and mean_width(summary) <= MEAN_TOLERANCE * interval
+
+
+def median_width(summary: Summary) -> float:
+    """By what part the median may be off; infinite where nobody can say."""
+    return _width(summary, summary.median_interval, summary.median)
+
+
+def mean_width(summary: Summary) -> float:
+    """By what part the mean may be off; infinite where nobody can say."""
+    return _width(summary, summary.mean_interval, summary.mean)
+
+
+def _width(summary: Summary, interval: Interval | None, value: float) -> float:
+    if interval is None or interval.confidence < 0.9:
+        # Samples that wander have no interval, but what is within their range is within it.
+        if summary.count < FEWEST:
+            return math.inf
+        interval = Interval(low=summary.minimum, high=summary.maximum, confidence=1.0)
+    return interval.relative(value)
 
 
 @dataclass(frozen=True)
@@ -156,12 +260,17 @@ def warm_up(
     timeline: Timeline,
     parameters: MeasuringParameters,
     *,
+    settling: float = MIN_SECONDS,
     agree: Agree | None = None,
     report: Report | None = None,
     clock: Clock = monotonic,
 ) -> WarmUp:
-    """Run steps until they are steady or the time for it is over; at least one."""
-    rule = SteadyRule(limit=parameters.warm_up)
+    """Run steps until they are steady or the time for it is over; at least one.
+
+    `settling` are the seconds that this kind of device takes at least; a short warm-up has a quarter of itself instead.
+    """
+    least = min(max(settling, WARMING_SHARE * parameters.span), WARMING_SHARE * parameters.warm_up)
+    rule = SteadyRule(limit=parameters.warm_up, least=least, slow=parameters.span > 0.0)
     _drive(step, timeline, rule, "warming up", agree, report, clock)
     return WarmUp(rule.samples, rule.steady)
 
@@ -193,28 +302,17 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
 
     summary = summarize(timed.samples)
     count, total = summary.count, sum(timed.samples)
-    if not warm.steady:
-        message = f"step time still drifted after {len(warm.samples)} warm-up steps ({warm.seconds:.3g} s)"
-        warning("unsteady", message, "allow more warm-up, for example --warm-up 60s")
-    change = drift(timed.samples)
-    if abs(change) > 0.03:
-        message = (
-            f"the second half of the steps was {abs(change):.1%} {'slower' if change > 0 else 'faster'} than the first"
-        )
-        remedy = "look for throttling or other load (paceline doctor), and measure longer (--budget)"
-        warning("drifting", message, remedy)
-    if count < 5 or total < 0.02:
+    if reason := _drift_warning(warm, timed, parameters):
+        reasons.append(reason)
+    if count < FEWEST or total < 0.02:
         remedy = "measure longer, for example --budget 60s, or make the step longer with a larger batch"
         warning("short", f"only {count} steps in {total:.3g} s", remedy)
     wide = max(0.05, parameters.interval)
-    for name, value, interval in (
-        ("median", summary.median, summary.median_interval),
-        ("mean", summary.mean, summary.mean_interval),
-    ):
-        if interval is None or interval.relative(value) > wide:
-            width = "unknown" if interval is None else f"±{interval.relative(value):.1%}"
+    for name, width in (("median", median_width(summary)), ("mean", mean_width(summary))):
+        if width > wide:
+            shown = f"±{width:.1%}" if math.isfinite(width) else "unknown"
             remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
-            warning("imprecise", f"the interval of the {name} is {width} after {count} steps", remedy)
+            warning("imprecise", f"the interval of the {name} is {shown} after {count} steps", remedy)
             break
     if timed.starved > 0.5 * count:
         remedy = "this measures the host's speed of issuing work: use --compile on, --graph or a larger batch"
@@ -223,6 +321,42 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
         message = f"{summary.outliers} of {count} steps lie far from the median"
         warning("noisy", message, "quieten the machine (paceline doctor)")
     return reasons
+
+
+def _drift_warning(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> RecordWarning | None:
+    """What speaks against the steps being steady, the surest first."""
+    drift = Drift.of(timed.samples, slow=parameters.span > 0.0)
+    if drift is not None and drift.is_seen and drift.off > BOUND:
+        word = "slower" if drift.change > 0 else "faster"
+        message = f"the last quarter of the steps was {abs(drift.change):.1%} {word} than the first"
+        if abs(drift.change) <= BOUND:
+            message += f"; if it goes on so slowly, the result is {drift.off:.0%} off"
+        remedy = f"measure longer ({LONGER}), and look for throttling or other load (paceline doctor)"
+        return RecordWarning(kind="drifting", message=message, remedy=remedy)
+    if not warm.steady and (drift is None or drift.largest > BOUND):
+        message = (
+            f"the step time is not shown to be steady: it was not after {len(warm.samples)} warm-up steps "
+            f"({warm.seconds:.3g} s), nor while {len(timed.samples)} steps were measured"
+        )
+        remedy = "allow more warm-up, for example --warm-up 60s, and quieten the machine (paceline doctor)"
+        return RecordWarning(kind="unsteady", message=message, remedy=remedy)
+    if parameters.span > 0.0 and parameters.steps is None:
+        return _short_warning(warm.seconds + sum(timed.samples), drift, timed.stopped)
+    return None
+
+
+def _short_warning(covered: float, drift: Drift | None, stopped: Stop) -> RecordWarning | None:
+    remedy = f"measure longer: {LONGER}"
+    if stopped is Stop.STEPS:
+        remedy += " --max-steps 1000000"
+    if covered < 0.99 * SPAN:
+        message = f"under load for {covered:.2g} s, warm-up included: what settles or changes later was not seen"
+        return RecordWarning(kind="short", message=message, remedy=remedy)
+    if drift is None or drift.most_off > BOUND:
+        most = "" if drift is None else f" by up to {drift.most_off:.0%}"
+        message = f"measured for {covered:.2g} s, in which noise would hide that the step time settles slowly{most}"
+        return RecordWarning(kind="short", message=message, remedy=remedy)
+    return None
 
 
 @dataclass

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from paceline.core.errors import PacelineError
 from paceline.devices import fork_environment
+from paceline.load.processes import on_cores
 from paceline.runner.channel import Channel
 
 CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long to leave
@@ -30,6 +31,7 @@ class ServerTimeout(PacelineError):
 class WarmServer:
     """One warm server; started when first needed, restarted when it died."""
 
+    cpus: frozenset[int] = frozenset()  # that it and its cases run on; empty for all
     _process: subprocess.Popen[bytes] | None = None
     _control: Channel | None = None
     _imported: set[str] = field(default_factory=set)
@@ -65,13 +67,15 @@ class WarmServer:
         """What becomes readable when a process has ended."""
         if self._control is None:
             ours, theirs = Channel.pair()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | fork_environment(),
-                start_new_session=True,
-            )
+            # From its start, for libraries count their threads when they are imported.
+            with on_cores(tuple(self.cpus)) if self.cpus else contextlib.nullcontext():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env=os.environ | fork_environment(),
+                    start_new_session=True,
+                )
             theirs.close()
             self._control = ours
         return self._control

@@ -14,6 +14,7 @@ from paceline.core.errors import StoreError
 from paceline.core.interrupt import interrupts_held
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
+from paceline.machine.affinity import show_cpu_list
 from paceline.machine.software import scrub
 from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
 from paceline.runner.fork_client import WarmServer
@@ -83,13 +84,14 @@ class SuiteRun:
     listener: Listener = field(default_factory=Listener)
     attempts: Mapping[int, int] = field(default_factory=dict)  # attempts that were made already, by case
     execute: Execute = execute_here
+    cpus: frozenset[int] = frozenset()  # that the cases are pinned to; empty for all
     all_ok: bool = True
     put_aside: list[Record] = field(default_factory=list)  # that the sink could not take
 
     def go(self) -> bool:
         """Measure every case; whether all of them are ok."""
         self.listener.started(self.run, self.todo)
-        with WarmServer() as server:
+        with WarmServer(self.cpus) as server:
             for case in self.todo:
                 record = self._measure(server, case)
                 if record is None:
@@ -145,6 +147,8 @@ class SuiteRun:
             return None
         result = end.result()
         conditions = result.facts.pop("conditions", {})
+        if self.cpus:
+            result.facts["affinity"] = show_cpu_list(self.cpus)
         cause = end.failure.cause if end.failure else None
         if cause is not None:  # messages and tracebacks name files: without the user's home folder and secrets
             cause = cause.model_copy(update={"message": scrub(cause.message), "detail": scrub(cause.detail)})

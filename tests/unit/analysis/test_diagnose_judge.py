@@ -50,14 +50,14 @@ def test_a_slow_node_is_found_among_the_others() -> None:
     found = judged(*good(6), node("slow", 90.0))
     assert [verdict.node for verdict in found.defective] == ["slow"]
     (reason,) = found.defective[0].findings
-    assert (reason.metric, reason.category, reason.unit) == ("gemm fp32 4096/compute_rate", "Performance", "FLOP/s")
+    assert (reason.metric, reason.category, reason.unit) == ("gemm fp32 4096/compute_rate", "gemm", "FLOP/s")
     assert (reason.value, reason.baseline) == (90.0, pytest.approx(100.25))
     assert reason.change == pytest.approx(-0.1022, abs=1e-4)
     assert found.verdicts[0].node == "slow"  # defective nodes come first
 
 
 def test_only_the_bad_direction_counts() -> None:
-    found = judged(*good(6), node("fast", 120.0, latency=0.5e-6), node("late", 100.0, latency=1.2e-6))
+    found = judged(*good(6), node("fast", 120.0), node("late", 100.0, latency=1.2e-6))
     assert [verdict.node for verdict in found.defective] == ["late"]
 
 
@@ -105,7 +105,8 @@ def test_several_runs_of_a_host_are_one_node() -> None:
 
 
 def test_runs_of_a_single_host_are_judged_one_by_one() -> None:
-    found = judged(*(node("host", 100.0 + place, tags=(f"day-{place}",)) for place in range(5)), node("host", 80.0))
+    days = [node("host", 100.0 + 0.2 * place, tags=(f"day-{place}",)) for place in range(5)]
+    found = judged(*days, node("host", 80.0))
     assert [verdict.node for verdict in found.defective] == ["run-host-80"]
     assert {verdict.node for verdict in found.verdicts} >= {"day-0", "day-4"}
     assert "one host" in {caveat.kind for caveat in found.caveats}
@@ -127,9 +128,10 @@ def test_of_two_nodes_the_worse_one_is_found_with_a_warning() -> None:
 
 def test_a_limit_within_the_noise_is_warned() -> None:
     rates = (90.0, 95.0, 100.0, 105.0, 110.0, 100.0, 92.0)
-    found = judged(*(node(f"n{place}", rate) for place, rate in enumerate(rates)))
+    rules = "rules: {slow: {check: variance, worse_by: 5%}}"
+    found = judged(*(node(f"n{place}", rate) for place, rate in enumerate(rates)), rules=rules)
     assert "wide spread" in {caveat.kind for caveat in found.caveats}
-    assert "wide spread" not in {caveat.kind for caveat in judged(*good(6)).caveats}
+    assert "wide spread" not in {caveat.kind for caveat in judged(*good(6), rules=rules).caveats}
 
 
 RULES = """
@@ -302,8 +304,17 @@ def test_defective_nodes_come_first_the_worst_before_the_others_and_names_by_the
     diagnosis = ask(rules, nodes, UP, DOWN)
     order = ["bad-2", "bad-1", "bad-10", "short", "node-2", "node-9", "node-10", "0x"]
     assert [verdict.node for verdict in diagnosis.verdicts] == order
-    assert [verdict.node for verdict in diagnosis.defective] == order[:3]
-    assert verdicts(diagnosis)["short"].state is State.INCOMPLETE
+    assert [verdict.node for verdict in diagnosis.defective] == order[:4]
+
+
+def test_a_rule_that_stores_does_not_hide_a_lack_from_a_later_one() -> None:
+    nodes = {"whole": [100.0], "other": [100.0], "short": [NAN]}
+    stored = "s: {check: value, when: x > 5, metrics: ['.*'], store: true}"
+    assert verdicts(ask(stored, nodes, UP))["short"].state is State.INCOMPLETE
+    for later in (SLOW, "f: {check: failure}", "hot: {check: value, when: x > 500}", "odd: {check: outlier}"):
+        short = verdicts(ask(f"{stored}, {later}", nodes, UP))["short"]
+        assert short.state is State.DEFECTIVE
+        assert [(one.kind, one.metric, one.accuses) for one in short.findings] == [("missing", "a/up", True)]
 
 
 def test_what_half_of_the_nodes_have_is_expected_of_all() -> None:

@@ -60,15 +60,15 @@ def test_a_file_of_ours_is_read() -> None:
     assert not rules.is_theirs
 
 
-def test_the_default_rules_are_five_percent_and_failures() -> None:
+def test_the_default_rules_are_outliers_and_failures() -> None:
     slower, failed = default_rules().rules
-    assert (slower.check, slower.worse_by, failed.check) == ("variance", 0.05, "failure")
+    assert (slower.check, slower.text, failed.check) == ("outlier", "worse than chance explains", "failure")
 
 
 def test_the_rules_of_the_guide_are_read() -> None:
     (block,) = docs_markdown.blocks(docs_markdown.ROOT / "docs" / "guide" / "diagnosing.md", "yml")
     assert [rule.check for rule in rules_from_text(block.text, "fleet.yaml").rules] == [
-        "variance", "variance", "value", "variance", "multi", "failure",
+        "outlier", "variance", "variance", "value", "variance", "multi", "failure",
     ]  # fmt: skip
 
 
@@ -99,6 +99,10 @@ def test_a_mistake_is_named(text: str, code: str, fields: dict[str, object]) -> 
     ("text", "message"),
     [
         ("check: value", "needs 'when'"),
+        ("check: value, when: ''", "needs 'when'"),
+        ("check: value, when: ' ', store: true", "needs 'when'"),
+        ("check: outlier, when: x > 0", "takes no 'when'"),
+        ("check: outlier, worse_by: 1%", "goes with check: variance"),
         ("check: variance, when: x > 0, worse_by: 1%", "in place of 'when'"),
         ("check: failure, when: x > 0", "takes neither"),
         ("check: multi, metrics: [b], when: 'rules[\"b\"] > 0'", "not at metrics"),

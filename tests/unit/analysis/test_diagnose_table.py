@@ -146,7 +146,9 @@ def test_metrics_are_named_after_their_case_their_point_and_their_scope() -> Non
     }
     assert (results.node, results.environment.host, results.failures) == ("n", "n", [])
     assert [name for name, column in results.columns.items() if column.leads] == ["gemm fp32/other"]
-    assert results.columns["gemm fp32/rate:12"] == MetricColumn("gemm fp32/rate:12", "FLOP/s", Better.HIGHER, False)
+    ranked = MetricColumn("gemm fp32/rate:12", "FLOP/s", Better.HIGHER, False, "gemm")
+    assert results.columns["gemm fp32/rate:12"] == ranked
+    assert (ranked.benchmark, ranked.rank, ranked.unranked) == ("gemm", "12", "gemm fp32/rate")
 
 
 @pytest.mark.parametrize(("values", "expected"), [([3.0], 3.0), ([3.0, 5.0], 4.0), ([9.0, 3.0, 5.0], 5.0)])

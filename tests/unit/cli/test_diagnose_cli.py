@@ -56,7 +56,7 @@ def store(tmp_path: Path, fleet: list[RunRecords]) -> str:
 def test_a_tag_is_diagnosed_without_any_file(store: str) -> None:
     result = run("diagnose", "fleet", "--store", store)
     assert result.exit_code == 1, result.output
-    assert result.output.startswith("1 of 7 nodes is defective: n4 (Performance).")
+    assert result.output.startswith("1 of 7 nodes is defective: n4 (gemm).")
     assert "gemm fp32 4096/compute_rate" in result.output
 
 

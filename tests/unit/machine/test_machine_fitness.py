@@ -32,10 +32,13 @@ def test_processor() -> None:
     assert level(fitness.judge_governor(Cpu(governor="performance"))) == "ok"
     assert level(fitness.judge_governor(Cpu(governor="powersave"))) == "warning"
     assert fitness.judge_governor(Cpu()) is None
-    assert level(fitness.judge_boost(Cpu(boost=True))) == "ok"
+    assert level(fitness.judge_boost(Cpu(boost=True))) == "hint"
     assert level(fitness.judge_boost(Cpu(boost=False))) == "warning"
     assert fitness.judge_boost(Cpu()) is None
     assert level(fitness.judge_quota(Cpu(affinity=8))) == "ok"
+    assert level(fitness.judge_threads(Cpu(logical_cores=8, physical_cores=4))) == "hint"
+    assert level(fitness.judge_threads(Cpu(logical_cores=8, physical_cores=8))) == "ok"
+    assert fitness.judge_threads(Cpu()) is None
     short = fitness.judge_quota(Cpu(affinity=8, quota=2.5))
     assert level(short) == "warning"
     assert short is not None and "OMP_NUM_THREADS=2" in short.remedy

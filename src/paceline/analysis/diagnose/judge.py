@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.baseline import Baseline, column_medians, column_spreads, medians_of_others
+from paceline.analysis.baseline import FEW_NODES, Baseline, column_medians, column_spreads, medians_of_others
 from paceline.analysis.diagnose.criteria import Unanswerable
+from paceline.analysis.diagnose.outliers import Accused, Outliers, Sensitivity, as_part, find_outliers, losses
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.analysis.figures import shortened
@@ -21,7 +22,7 @@ from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import RecordWarning
 
-FEW_NODES = 5  # below it, a majority of bad nodes is not rare
+UNLEARNED = 0.05  # the limit of outliers where too few nodes say how far apart healthy ones are
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,12 @@ class Judged:
     spread: float  # scaled median absolute deviation, as a part of the baseline
     changes: NDArray[np.float64]  # by node, not a number where it was not measured
     rule: Rule
+    limit: float | None = None  # the change beyond which a node is worse, with its sign
+    seen_from: float | None = None  # the smallest change in it alone that would have been found, where that is known
 
 
-Kind = Literal["variance", "value", "missing", "failure", "multi"]
-_ORDER: dict[Kind, int] = {"failure": 0, "multi": 1, "variance": 2, "value": 2, "missing": 3}
+Kind = Literal["group", "variance", "value", "missing", "failure", "multi"]
+_ORDER: dict[Kind, int] = {"failure": 0, "multi": 1, "group": 2, "variance": 3, "value": 3, "missing": 4}
 
 
 class State(StrEnum):
@@ -61,6 +64,7 @@ class NodeFinding:
     baseline: float | None = None
     change: float | None = None  # as a part of the baseline; infinite from a baseline of zero
     accuses: bool = True  # whether it makes the node defective
+    metrics: tuple[str, ...] = ()  # of a group
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Diagnosis:
     verdicts: tuple[NodeVerdict, ...]
     judged: tuple[Judged, ...]
     caveats: tuple[RecordWarning, ...]
+    sensitivities: tuple[Sensitivity, ...] = ()  # what could not have been seen, where limits were learned
 
     @property
     def defective(self) -> tuple[NodeVerdict, ...]:
@@ -102,7 +107,7 @@ class Diagnosis:
 
 def diagnose(table: NodeTable, rules: RuleSet, baseline: Baseline | None = None) -> Diagnosis:
     """Judge every node; without a baseline, each by the median of the others."""
-    if baseline is None and len(table.nodes) == 1 and any(rule.check == "variance" for rule in rules.rules):
+    if baseline is None and len(table.nodes) == 1 and rules.compares:
         message = (
             f"'{table.nodes[0]}' is one node alone, and there is nothing to compare it with: "
             "give more nodes, or a baseline with --baseline"
@@ -117,7 +122,7 @@ class _Row:
 
     findings: list[NodeFinding] = field(default_factory=list)
     stored: dict[str, float | dict[str, float]] = field(default_factory=dict)
-    missing: set[str] = field(default_factory=set)
+    missing: dict[str, bool] = field(default_factory=dict)  # metrics, and whether the lack accuses it
 
 
 class _Judge:
@@ -134,6 +139,8 @@ class _Judge:
         self.undirected: dict[str, None] = {}
         self.unanswered: dict[str, str] = {}  # by rule, the reason
         self.picked_columns: set[int] = set()
+        self.fixed = False  # whether a limit could not be learned
+        self.sensitivities: list[Sensitivity] = []
         # A metric that most nodes have is expected of all; SuperBench expects what any node has.
         self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
         # By node and metric what to compare with; by metric the middle and the relative spread.
@@ -174,6 +181,7 @@ class _Judge:
             verdicts=tuple(verdicts),
             judged=tuple(self.judged.values()),
             caveats=tuple(self.caveats()),
+            sensitivities=tuple(self.sensitivities),
         )
 
     def caveats(self) -> list[RecordWarning]:
@@ -184,9 +192,11 @@ class _Judge:
             caveats.append(RecordWarning(kind=kind, message=message, remedy=remedy))
 
         count = len(self.table.nodes)
-        if self.baseline is None and any(rule.check == "variance" for rule in self.rules.rules) and count < FEW_NODES:
+        if self.baseline is None and self.rules.compares and count < FEW_NODES:
             others = "one other" if count == 2 else f"{count - 1} others"
             message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
+            if self.fixed:
+                message += f", and {100 * UNLEARNED:g} % is the limit, since so few do not show what is usual"
             add("few nodes", message, "give more nodes, or a baseline of good ones with --baseline")
         if self.table.by_run:
             message = f"all {count} runs are of one host, so that each run is judged as if it were a node"
@@ -229,15 +239,19 @@ class _Judge:
         self.picked_columns.update(columns)
         if rule.check == "failure":
             self.ask_failures(rule, columns)
+        elif rule.check == "outlier":
+            self.count(rule, self.ask_outliers(rule, columns))
         elif rule.criterion is None and rule.worse_by is None:
             for number, row in enumerate(self.rows):
                 values = self.table.values[number]
                 row.stored[rule.name] = {self.table.columns[index].name: float(values[index]) for index in columns}
         else:
-            counts = self.ask_metrics(rule, columns)
-            if rule.store:
-                for row, count in zip(self.rows, counts, strict=True):
-                    row.stored[rule.name] = count
+            self.count(rule, self.ask_metrics(rule, columns))
+
+    def count(self, rule: Rule, counts: Sequence[int]) -> None:
+        if rule.store:
+            for row, count in zip(self.rows, counts, strict=True):
+                row.stored[rule.name] = count
 
     def picked(self, rule: Rule) -> list[int]:
         """The metrics of a rule, without those that no node measured."""
@@ -252,7 +266,7 @@ class _Judge:
                 picked |= matches
             return sorted(picked)
         leading = [index for index in columns if self.table.columns[index].leads]
-        if rule.check == "failure" or rule.worse_by is None:
+        if not rule.needs_direction:
             return leading
         return [index for index in leading if self.table.columns[index].better is not Better.NEITHER]
 
@@ -275,24 +289,95 @@ class _Judge:
                     continue
                 if not rule.store:
                     middle, spread = float(self.middle[index]), float(self.spread[index])
-                    self.judged.setdefault(column.name, Judged(column, middle, spread, arguments, rule))
+                    limit = None if rule.worse_by is None else _signed(rule.worse_by, column)
+                    self.judged.setdefault(column.name, Judged(column, middle, spread, arguments, rule, limit))
             for number in self.bad(rule, column, arguments):
                 counts[number] += 1
-                self.rows[number].findings.append(
-                    NodeFinding(
-                        rule=rule.name,
-                        kind="variance" if is_change else "value",
-                        category="" if rule.store else rule.category,
-                        metric=column.name,
-                        text=rule.text,
-                        unit=column.unit,
-                        value=float(values[number]),
-                        baseline=float(self.references[number, index]) if is_change else None,
-                        change=float(arguments[number]) if is_change else None,
-                        accuses=not rule.store,
-                    )
-                )
+                self.report(rule, number, index, float(arguments[number]) if is_change else None)
         return counts
+
+    def report(self, rule: Rule, number: int, index: int, change: float | None) -> None:
+        """Add to a node that a rule holds for one metric: for its change, or for its value."""
+        column = self.table.columns[index]
+        self.rows[number].findings.append(
+            NodeFinding(
+                rule=rule.name,
+                kind="value" if change is None else "variance",
+                category="" if rule.store else rule.category or column.component,
+                metric=column.name,
+                text=rule.text,
+                unit=column.unit,
+                value=float(self.table.values[number, index]),
+                baseline=None if change is None else float(self.references[number, index]),
+                change=change,
+                accuses=not rule.store,
+            )
+        )
+
+    def ask_outliers(self, rule: Rule, columns: Sequence[int]) -> list[int]:
+        """A rule over what chance explains; how many metrics of each node it holds for."""
+        compared = []
+        for index in columns:
+            self.miss(rule, index)
+            if self.table.columns[index].better is Better.NEITHER:
+                self.undirected[self.table.columns[index].name] = None
+            elif not (self.table.present[:, index] & ~np.isnan(self.references[:, index])).any():
+                self.without_baseline[self.table.columns[index].name] = None
+            else:
+                compared.append(index)
+        given = np.full((2, len(self.table.columns)), math.nan)  # spread, and its degrees of freedom
+        if self.baseline is not None:
+            for index in compared:
+                given[:, index] = self.baseline.noise(self.table.columns[index])
+        measured = self.table.present.sum(axis=0)
+        learned = [index for index in compared if measured[index] >= FEW_NODES or not math.isnan(given[0, index])]
+        fixed = [index for index in compared if index not in learned]
+        self.fixed |= bool(fixed)
+        counts = self.ask_metrics(replace(rule, check="variance", worse_by=UNLEARNED), fixed)
+        if learned:
+            self.ask_learned(rule, learned, given[:, learned], counts)
+        return counts
+
+    def ask_learned(self, rule: Rule, places: list[int], given: NDArray[np.float64], counts: list[int]) -> None:
+        columns = [self.table.columns[index] for index in places]
+        values, references = self.table.values[:, places], self.references[:, places]
+        worse = losses(values, references, columns)
+        is_relative = (references != 0.0).all(axis=0)
+        outliers = find_outliers(worse, columns, *given, is_relative=is_relative, centred=self.baseline is None)
+        changes = _changes(values, references)
+        for accused in outliers.accused:
+            self.report_groups(rule, accused, columns, worse)
+            for place in accused.metrics:
+                counts[accused.node] += 1
+                self.report(rule, accused.node, places[place], float(changes[accused.node, place]))
+        if not rule.store:
+            self.show_limits(rule, places, changes, outliers)
+
+    def report_groups(
+        self, rule: Rule, accused: Accused, columns: Sequence[MetricColumn], worse: NDArray[np.float64]
+    ) -> None:
+        for group in accused.groups:
+            members = list(group.members)
+            finding = NodeFinding(
+                rule=rule.name,
+                kind="group",
+                category="" if rule.store else rule.category or group.name,
+                metric=group.name,
+                text=f"{len(members)} metrics together",
+                change=-as_part(float(np.nanmean(worse[accused.node, members]))),
+                accuses=not rule.store,
+                metrics=tuple(columns[place].name for place in members),
+            )
+            self.rows[accused.node].findings.append(finding)
+
+    def show_limits(self, rule: Rule, places: list[int], changes: NDArray[np.float64], outliers: Outliers) -> None:
+        """Keep what the report says of each metric and component."""
+        self.sensitivities += outliers.sensitivities
+        for place, index in enumerate(places):
+            column, middle, spread = self.table.columns[index], float(self.middle[index]), float(self.spread[index])
+            limit, smallest = (_change_of(float(one[place]), column) for one in (outliers.limits, outliers.smallest))
+            judged = Judged(column, middle, spread, changes[:, place], rule, limit, smallest)
+            self.judged.setdefault(column.name, judged)
 
     def bad(self, rule: Rule, column: MetricColumn, arguments: NDArray[np.float64]) -> list[int]:
         """The nodes of which a rule holds for one metric."""
@@ -315,9 +400,12 @@ class _Judge:
         name = self.table.columns[index].name
         for number in np.flatnonzero(np.isnan(self.table.values[:, index])):
             row = self.rows[int(number)]
+            accuses = not rule.is_theirs and not rule.store
+            if accuses and row.missing.get(name) is False:  # a rule that only stores said it before
+                row.findings = [one for one in row.findings if one.kind != "missing" or one.metric != name]
+                del row.missing[name]
             if name not in row.missing:
-                row.missing.add(name)
-                accuses = not rule.is_theirs and not rule.store
+                row.missing[name] = accuses
                 row.findings.append(NodeFinding(rule.name, "missing", FAILED, name, "it is missing", accuses=accuses))
 
     def ask_failures(self, rule: Rule, columns: Sequence[int]) -> None:
@@ -377,6 +465,17 @@ def _changes(values: NDArray[np.float64], base: NDArray[np.float64]) -> NDArray[
     from_zero = base == 0.0
     changes = np.where(from_zero & (values == 0.0), 0.0, changes)
     return np.where(from_zero & (values != 0.0) & ~np.isnan(values), np.copysign(np.inf, values), changes)
+
+
+def _signed(part: float, column: MetricColumn) -> float:
+    return -part if column.better is Better.HIGHER else part
+
+
+def _change_of(loss: float, column: MetricColumn) -> float | None:
+    """A loss that is a logarithm, as the change of a metric; None where it has no end."""
+    if not math.isfinite(loss) or loss > 100.0:
+        return None
+    return -as_part(loss) if column.better is Better.HIGHER else math.expm1(loss)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

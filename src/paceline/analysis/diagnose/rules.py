@@ -2,6 +2,8 @@
 
 name: strict
 rules:
+  odd:
+    check: outlier           # worse than chance explains, by the spread between nodes
   slow:
     check: variance          # against the baseline
     worse_by: 5%             # in the metric's bad direction
@@ -105,7 +107,7 @@ def _superbench_rule(name: str, entry: Any) -> Rule:
     )
 
 
-Check = Literal["variance", "value", "multi", "failure"]
+Check = Literal["outlier", "variance", "value", "multi", "failure"]
 FAILED = "FailedTest"  # the category of what failed or is missing, in SuperBench's word
 
 
@@ -132,7 +134,7 @@ class Rule:
 
     name: str
     check: Check
-    category: str
+    category: str  # "" for the component of what is found
     selectors: tuple[Selector, ...] = ()  # none: the metrics that lead their cases
     criterion: Criterion | None = None
     worse_by: float | None = None  # in place of a criterion: so much in the metric's bad direction
@@ -144,7 +146,14 @@ class Rule:
         """The condition as a person wrote it."""
         if self.criterion is not None:
             return self.criterion.source
-        return f"worse by more than {100 * self.worse_by:g} %" if self.worse_by is not None else ""
+        if self.worse_by is not None:
+            return f"worse by more than {100 * self.worse_by:g} %"
+        return "worse than chance explains" if self.check == "outlier" else ""
+
+    @property
+    def needs_direction(self) -> bool:
+        """Whether it only makes sense for metrics of which it is known which way is worse."""
+        return self.check == "outlier" or self.worse_by is not None
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,11 @@ class RuleSet:
         """Whether it came from a file of SuperBench, so that metrics have its names."""
         return any(rule.is_theirs for rule in self.rules)
 
+    @property
+    def compares(self) -> bool:
+        """Whether a rule compares nodes with a baseline, or with each other."""
+        return any(rule.check in ("outlier", "variance") for rule in self.rules)
+
 
 class RuleEntry(BaseModel):
     """A rule as it is written."""
@@ -166,8 +180,8 @@ class RuleEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     check: Check
-    """variance: the change from the baseline; value: the value itself; multi: what other rules found; failure: whether
-    cases failed or metrics are missing"""
+    """outlier: worse than chance explains; variance: the change from the baseline; value: the value itself; multi: what
+    other rules found; failure: whether cases failed or metrics are missing"""
     metrics: list[str] | str | None = None
     """Regular expressions of names of metrics; unset is the metric that leads each case"""
     when: str | None = None
@@ -175,7 +189,7 @@ class RuleEntry(BaseModel):
     worse_by: Fraction | None = Field(default=None, ge=0)
     """For variance, in place of `when`: worse than the baseline by more than this"""
     category: str = ""
-    """What defects of this rule are called; unset is the rule's name"""
+    """What defects of this rule are called; unset is the rule's name, for outlier the component"""
     store: bool = False
     """Accuse nobody, but let rules of kind multi ask how many metrics were bad, or what their values are"""
 
@@ -183,9 +197,12 @@ class RuleEntry(BaseModel):
     def _whole(self) -> RuleEntry:
         if self.worse_by is not None and (self.check != "variance" or self.when is not None):
             raise ValueError("'worse_by' goes with check: variance, and in place of 'when'")
-        needs = {"variance": self.worse_by is None, "value": not self.store, "multi": True, "failure": False}
-        if needs[self.check] and self.when is None:
+        needs = {"variance": self.worse_by is None, "value": not self.store, "multi": True}
+        is_empty = self.when is not None and not self.when.strip()
+        if is_empty or (needs.get(self.check, False) and self.when is None):
             raise ValueError(f"check: {self.check} needs 'when', such as when: x > 0")
+        if self.check == "outlier" and self.when is not None:
+            raise ValueError("check: outlier takes no 'when': its limits come from the nodes")
         if self.check == "failure" and (self.when is not None or self.store):
             raise ValueError("check: failure takes neither 'when' nor 'store'")
         if self.check == "multi" and self.metrics is not None:
@@ -194,9 +211,8 @@ class RuleEntry(BaseModel):
 
 
 def default_rules() -> RuleSet:
-    """What is asked unless a file says otherwise: nothing 5 % worse than the others, nothing failed or missing."""
-    slower = Rule("slower", "variance", "Performance", worse_by=0.05)
-    return RuleSet("default", (slower, Rule("failed", "failure", FAILED)))
+    """What is asked unless a file says otherwise: nothing worse than chance explains, nothing failed or missing."""
+    return RuleSet("default", (Rule("slower", "outlier", ""), Rule("failed", "failure", FAILED)))
 
 
 def read_rules(path: Path) -> RuleSet:
@@ -247,13 +263,13 @@ def _rule(name: str, entry: Any) -> Rule:
         raise refusal(error.errors(), RuleEntry) from None
     is_multi = written.check == "multi"
     criterion = None
-    if written.when:
+    if written.when is not None:
         criterion = read_condition(written.when, argument="rules" if is_multi else "x", of_rules=is_multi)
     metrics = [written.metrics] if isinstance(written.metrics, str) else written.metrics or []
     return Rule(
         name=name,
         check=written.check,
-        category=written.category or (FAILED if written.check == "failure" else name),
+        category=written.category or {"failure": FAILED, "outlier": ""}.get(written.check, name),
         selectors=tuple(Selector(source, read_pattern(source)) for source in metrics),
         criterion=criterion,
         worse_by=written.worse_by,
@@ -276,7 +292,7 @@ def check_references(rules: Sequence[Rule]) -> None:
                 )
                 raise InputError("not-stored", message, value=lacking[0])
         if rule.store:
-            stored["count" if criterion or rule.worse_by is not None else "values"].add(rule.name)
+            stored["count" if criterion or rule.needs_direction else "values"].add(rule.name)
 
 
 def benchmark_of(name: str) -> str | None:

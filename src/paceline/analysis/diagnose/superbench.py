@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.diagnose.table import Failure, MetricColumn, NodeResults
-from paceline.core.case import Case
+from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
@@ -77,6 +77,18 @@ _UNITS: tuple[tuple[str, str, str, Better], ...] = (
     (r"monitor|", r"gpu_temperature", "°C", _NEITHER),
     (r"monitor|", r"gpu_power(_limit)?", "W", _NEITHER),
 )  # fmt: skip
+# What of a node a benchmark is about; one that is not listed stands for itself.
+_COMPONENTS = tuple(
+    (re.compile(pattern), component)
+    for pattern, component in (
+        (r"kernel-launch|gemm-flops|.*blaslt-gemm|(cublas|cudnn)-function|.*matmul|cpu-hpl|gpu-burn", Category.COMPUTE),
+        (r"mem-bw|gpu-(sm-)?copy-bw|nvbandwidth|(gpu|cpu)-stream|cpu-memory-bw-latency", Category.MEMORY),
+        (r"(nccl|rccl|gloo|mpi)-bw|ib-(loopback|traffic)|tcp-connectivity|.*overlap", Category.COMMUNICATION),
+        (r"disk-benchmark", Category.STORAGE),
+        (r".*inference", Category.INFERENCE),
+        (r"megatron-.*|.*models?(-benchmarks)?", Category.TRAINING),
+    )
+)
 _COMPILED = tuple((re.compile(one), re.compile(other), unit, better) for one, other, unit, better in _UNITS)
 
 
@@ -107,10 +119,13 @@ def column_of(key: str) -> MetricColumn:
     """Unit and direction of a key, as the table of names has them."""
     group, metric, _ = split(key)
     benchmark = group.partition("/")[0].partition(":")[0]
+    component = next(
+        (name.value for pattern, name in _COMPONENTS if pattern.fullmatch(benchmark)), benchmark or "other"
+    )
     for of_benchmark, of_metric, unit, better in _COMPILED:
         if of_benchmark.fullmatch(benchmark) and of_metric.fullmatch(metric):
-            return MetricColumn(key, unit, better, leads=better is not Better.NEITHER)
-    return MetricColumn(key, leads=False)
+            return MetricColumn(key, unit, better, leads=better is not Better.NEITHER, component=component)
+    return MetricColumn(key, leads=False, component=component)
 
 
 @lru_cache(maxsize=100_000)

@@ -22,7 +22,8 @@ from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH
 
-_RANK = re.compile(r":\d+$")
+_RANK = re.compile(r":(\d+)$")
+_BENCHMARK = re.compile(r"[^\s/:]*")
 _FACTS = ("kernel", "driver.version", "driver.cuda", "cpu.model", "gpus.name", "software.packages.torch")
 
 
@@ -34,11 +35,24 @@ class MetricColumn:
     unit: str = ""
     better: Better = Better.NEITHER
     leads: bool = True  # whether it is what its case is about, so that rules of ours look at it unasked
+    component: str = "other"  # what of a node it is about: compute, memory, communication, ...
 
     @property
     def unranked(self) -> str:
         """The name without the rank it was measured on."""
         return _RANK.sub("", self.name)
+
+    @property
+    def rank(self) -> str:
+        """The rank it was measured on, if it was on one."""
+        match = _RANK.search(self.name)
+        return match[1] if match else ""
+
+    @property
+    def benchmark(self) -> str:
+        """What its name begins with: the benchmark, in our names and in SuperBench's."""
+        match = _BENCHMARK.match(self.name)
+        return match[0] if match else ""
 
     @property
     def reference_names(self) -> tuple[str, ...]:
@@ -86,9 +100,10 @@ class NodeTable:
     def differences(self) -> dict[str, dict[str, list[str]]]:
         """What is not the same on all nodes: by fact, the nodes of each value."""
         facts: dict[str, dict[str, list[str]]] = {name: {} for name in _FACTS}
+        unknown = Environment()
         for name, nodes in facts.items():
             for node in self.nodes:
-                value = _fact(self.environments.get(node, Environment()), name)
+                value = _fact(self.environments.get(node, unknown), name)
                 if value:
                     nodes.setdefault(value, []).append(node)
         return {name: nodes for name, nodes in facts.items() if len(nodes) > 1}
@@ -180,7 +195,9 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
             metric = f"{measured.metric.name}{point}{scope}"
             metric = f"{start}/{metric}" if start else metric
             leads = measured is leader or (is_original(record) and measured.metric.better is not Better.NEITHER)
-            columns.setdefault(metric, MetricColumn(metric, measured.metric.unit, measured.metric.better, leads))
+            if metric not in columns:
+                component = record.case.category if record.case.category != "other" else record.case.benchmark
+                columns[metric] = MetricColumn(metric, measured.metric.unit, measured.metric.better, leads, component)
             values.setdefault(metric, []).append(measured.value)
     # Repetitions of a case are one figure of the node.
     return NodeResults(

@@ -36,6 +36,9 @@ class MicroParameters(MeasuringParameters):
     """Time to spend on measuring each point, at most"""
     warm_up: Duration = 0.5
     """Time to spend on warming up each point, at most; it ends sooner when the time is steady"""
+    span: Duration = 0.0
+    """Time to be under load at each point, at least, of which a quarter is warm-up; 0 does not look for settling slower
+    than what is measured"""
     max_steps: int = Field(default=2_000, ge=1)
     """Take at most this many samples of each point"""
     seed: int = Field(default=1234, ge=0, lt=2**63)

@@ -210,7 +210,8 @@ def measure_steps(
             )
         )
 
-    warm = loop.warm_up(step, device.timeline(session.in_flight), parameters, agree=agree, report=report)
+    settling, warming = device.kind.settling_seconds, device.timeline(session.in_flight)
+    warm = loop.warm_up(step, warming, parameters, settling=settling, agree=agree, report=report)
     warmed = monotonic()
     graphs = _compiled_graphs() if session.compiled else {}
     timeline = device.timeline(session.in_flight)

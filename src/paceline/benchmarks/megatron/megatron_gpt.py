@@ -33,7 +33,6 @@ from paceline.core.metric import Better, Merge, Metric
 from paceline.core.network import MACHINE_FILES, PROGRAM, FromNetwork
 from paceline.core.parameters import MeasuringParameters, Parameters
 from paceline.core.record import Measurement, Record, RecordWarning, Result
-from paceline.core.stats import drift
 from paceline.core.subject import Description, FloatPrecision
 from paceline.devices import accelerators, kind_named, kind_of
 from paceline.machine import conditions
@@ -398,13 +397,13 @@ def _result(parameters: MegatronParameters, log: Log, batch: int) -> Result:
 
 def _warnings(warm: list[Iteration], measured: list[Iteration]) -> list[RecordWarning]:
     before, times = [one.seconds for one in warm], [one.seconds for one in measured]
-    window = before[-loop.WINDOW_STEPS :]
-    # Fewer iterations do not show it; the warning 'drifting' then says what they leave to the measured ones.
-    steady = len(window) < loop.WINDOW_STEPS or abs(drift(window)) <= loop.STEADY_TOLERANCE
+    drift = loop.Drift.of(before[-loop.WINDOW_STEPS :], slow=False)
+    # Too few iterations do not show it; the warning 'drifting' then says what they leave to the measured ones.
+    steady = drift is None or drift.largest <= loop.BOUND
     timed = loop.Timed(times, loop.Stop.STEPS, executed=len(times))
     warnings = [
         warning.model_copy(update={"remedy": _REMEDIES.get(warning.kind, warning.remedy)})
-        for warning in loop.warnings(loop.WarmUp(before, steady), timed, MeasuringParameters())
+        for warning in loop.warnings(loop.WarmUp(before, steady), timed, MeasuringParameters(span=0.0))
     ]
     skipped = sum(one.skipped for one in measured)
     if skipped:

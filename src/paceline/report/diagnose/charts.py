@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.diagnose.judge import Diagnosis, Judged
-from paceline.core.metric import Better
 from paceline.report.charts import TEXT, Chart, layer, quantity
 from paceline.report.numbers import change, show_value
 from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, Spec
@@ -38,9 +37,8 @@ def strips(diagnosis: Diagnosis) -> Chart | None:
     for one, row in zip(chosen, rows, strict=True):
         spread = BAND * one.spread if math.isfinite(one.spread) else 0.0
         bands.append({"row": row, "low": _at(-spread, edges), "high": _at(spread, edges)})
-        limit = limit_of(one)
-        if limit is not None and edges[0] <= limit <= edges[1]:
-            limits.append({"row": row, "at": 100 * limit})
+        if one.limit is not None and edges[0] <= one.limit <= edges[1]:
+            limits.append({"row": row, "at": 100 * one.limit})
         bad = accused.get(one.column.name, set())
         healthy, left_out = _thinned(one.changes, bad)
         thinned += left_out
@@ -75,8 +73,9 @@ def accused_in(diagnosis: Diagnosis) -> dict[str, set[int]]:
     accused: dict[str, set[int]] = {}
     for verdict in diagnosis.defective:
         for finding in verdict.accusations:
-            if finding.kind in ("variance", "value"):
-                accused.setdefault(finding.metric, set()).add(places[verdict.node])
+            if finding.kind in ("variance", "value", "group"):
+                for metric in finding.metrics or (finding.metric,):
+                    accused.setdefault(metric, set()).add(places[verdict.node])
     return accused
 
 
@@ -94,7 +93,7 @@ def _chosen(diagnosis: Diagnosis, accused: dict[str, set[int]]) -> list[Judged]:
 def _edges(chosen: Sequence[Judged]) -> tuple[float, float]:
     """What the axis spans: every dot and limit, but not so far that dots near the baseline become one."""
     finite = np.concatenate([one.changes[np.isfinite(one.changes)] for one in chosen])
-    limits = [limit for one in chosen if (limit := limit_of(one)) is not None]
+    limits = [one.limit for one in chosen if one.limit is not None]
     low = min([float(finite.min()), 0.0, *(1.25 * limit for limit in limits)])
     high = max([float(finite.max()), 0.0, *(1.25 * limit for limit in limits)])
     low, high = max(low, -FARTHEST), min(high, FARTHEST)
@@ -105,13 +104,6 @@ def _edges(chosen: Sequence[Judged]) -> tuple[float, float]:
 def _at(change: float, edges: tuple[float, float]) -> float:
     """Where on the axis, in percent; what lies beyond is drawn at the edge."""
     return 100 * min(max(change, edges[0]), edges[1])
-
-
-def limit_of(one: Judged) -> float | None:
-    """The change beyond which its rule calls a node worse, with its sign."""
-    if one.rule.worse_by is None:
-        return None
-    return -one.rule.worse_by if one.column.better is Better.HIGHER else one.rule.worse_by
 
 
 def _thinned(changes: NDArray[np.float64], bad: set[int]) -> tuple[list[int], int]:

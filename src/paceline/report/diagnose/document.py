@@ -16,7 +16,7 @@ from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict
 from paceline.analysis.figures import shortened
 from paceline.core.errors import InputError, MissingDependency
 from paceline.report.charts import draw_png
-from paceline.report.diagnose.charts import accused_in, limit_of, strips
+from paceline.report.diagnose.charts import accused_in, strips
 from paceline.report.document import (
     Badge,
     Block,
@@ -57,11 +57,12 @@ def document(diagnosis: Diagnosis) -> Document:
             Tone.WARNING,
             key="warnings",
         ),
+        *_unseen(diagnosis),
         *([_baseline(diagnosis)] if diagnosis.judged else []),
         Section("The rules", (_rules(diagnosis),), key="rules-head"),
         Section("What differs between the nodes", (_differences(diagnosis),), key="environment"),
     )
-    about = f"{compared_with(diagnosis)} Rules: {one_line(diagnosis.rules.name)}."
+    about = " ".join((compared_with(diagnosis), *unseen(diagnosis), f"Rules: {one_line(diagnosis.rules.name)}."))
     return Document(
         title="Diagnosis",
         blocks=(Block(answer(diagnosis), about, sections),),
@@ -97,6 +98,16 @@ def compared_with(diagnosis: Diagnosis) -> str:
         return f"In {metrics} each {what} was compared with the median of the others."
     nodes = diagnosis.baseline.nodes
     return f"In {metrics} each node was compared with the baseline" + (f" of {nodes} nodes." if nodes else ".")
+
+
+def unseen(diagnosis: Diagnosis) -> list[str]:
+    """What could not have been seen, in a sentence, where that is known."""
+    sizes = [f"{share(one.together)} of {one_line(one.component)}" for one in diagnosis.sensitivities]
+    if not sizes:
+        return []
+    count, kind = len(diagnosis.verdicts), "runs" if diagnosis.table.by_run else "nodes"
+    among = f"with {count} {kind}" if diagnosis.baseline is None else "with this baseline"
+    return [f"Defects smaller than {shortened(sizes, NAMED)} could have gone unseen {among}."]
 
 
 def reasons(verdict: NodeVerdict) -> Sequence[NodeFinding]:
@@ -189,6 +200,34 @@ def _healthy(diagnosis: Diagnosis) -> list[Section]:
     return [Section(items=texts), Section("Healthy nodes", (page,), key="healthy-head")]
 
 
+def _unseen(diagnosis: Diagnosis) -> list[Section]:
+    """The smallest defects that would have been found, by component."""
+    if not diagnosis.sensitivities:
+        return []
+    lines = [
+        (
+            one_line(one.component),
+            str(one.metrics),
+            share(one.spread),
+            share(one.together),
+            f"{share(one.alone[0])} to {share(one.alone[1])}" if one.metrics > 1 else share(one.alone[0]),
+        )
+        for one in diagnosis.sensitivities
+    ]
+    headers = ("Component", "Metrics", "Spread", "In all its metrics", "In one alone")
+    note = (
+        "The smallest loss of which nine of ten would have been found. Spread is the standard deviation between "
+        "healthy nodes, of the middle metric. A loss in all metrics of a component is seen sooner than one in a single "
+        "metric, of which the steadiest and the least steady are given."
+    )
+    items = (
+        Table.of_lines(headers, lines, 1, medium=Medium.HTML),
+        Table.of_lines(headers, lines, 1, medium=Medium.MARKDOWN),
+        Lines((note,), Tone.NOTE, Medium.HTML),
+    )
+    return [Section("What could have gone unseen", items, key="unseen-head")]
+
+
 def _baseline(diagnosis: Diagnosis) -> Section:
     """What the nodes were compared with, for every metric."""
     lines = []
@@ -251,6 +290,7 @@ def as_json(diagnosis: Diagnosis) -> str:
         "incomplete": [verdict.node for verdict in diagnosis.verdicts if verdict.state is State.INCOMPLETE],
         "metrics_compared": len(diagnosis.judged),
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
+        "unseen": [vars(sensitivity) for sensitivity in diagnosis.sensitivities],
         "caveats": [vars(caveat) for caveat in diagnosis.caveats],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -290,7 +330,7 @@ def as_csv(diagnosis: Diagnosis) -> str:
     indexes = {column.name: index for index, column in enumerate(diagnosis.table.columns)}
     for one in diagnosis.judged:
         column, bad = one.column, accused.get(one.column.name, set())
-        shared = (column.name, column.unit, column.better.value, one.baseline, one.spread, limit_of(one))
+        shared = (column.name, column.unit, column.better.value, one.baseline, one.spread, one.limit)
         values = diagnosis.table.values[:, indexes[column.name]].tolist()
         for node, (value, moved) in enumerate(zip(values, one.changes.tolist(), strict=True)):
             if not math.isnan(value):

@@ -52,14 +52,14 @@ def shown(diagnosis: Diagnosis, width: int = 100) -> str:
 
 
 def test_the_answer_counts_and_names() -> None:
-    assert answer(made()) == "2 of 8 nodes are defective: node-03 (Performance), node-05 (FailedTest)."
-    assert answer(made(failed=False)) == "1 of 8 nodes is defective: node-03 (Performance)."
+    assert answer(made()) == "2 of 8 nodes are defective: node-03 (memory), node-05 (FailedTest)."
+    assert answer(made(failed=False)) == "1 of 8 nodes is defective: node-03 (memory)."
     assert answer(healthy()) == "All 8 nodes are healthy."
 
 
 def test_many_defective_nodes_are_not_all_named() -> None:
     parts = [nodes_results(f"n{place}", {"mem-bw/h2d_bw": 26.0 if place < 9 else 9.0}) for place in range(16)]
-    assert answer(diagnose(assemble(parts), default_rules())).endswith("n12 (Performance) and 3 more.")
+    assert answer(diagnose(assemble(parts), default_rules())).endswith("n12 (memory) and 3 more.")
 
 
 def test_an_incomplete_node_is_told() -> None:
@@ -82,13 +82,13 @@ def test_the_console_has_the_reasons_within_a_hundred_columns() -> None:
 
 def test_long_names_and_many_reasons_fit() -> None:
     parts = []
-    for place in range(6):
+    for place in range(12):
         worse = 0.5 if place == 2 else 1.0
         values = {f"mem-bw:{'very-' * 12}{index}/h2d_bw": 26.0 * worse for index in range(30)}
         parts.append(nodes_results(f"a-rather-long-name-of-a-node-{place}", values))
     text = shown(diagnose(assemble(parts), default_rules()))
     assert max(len(line) for line in text.splitlines()) <= 100
-    assert "and 24 more" in text
+    assert "and 25 more" in text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_json_lines_have_a_node_each_defective_first() -> None:
 def test_markdown_shows_values_in_their_unit_and_changes_in_percent() -> None:
     text = markdown.render(document(made()))
     row = next(line for line in text.splitlines() if line.startswith("| node-03"))
-    assert row == r"| node-03 | defective | Performance | mem-bw/h2d\_bw:0 | 20 GB/s | 26.05 GB/s | -23.2 % |"
+    assert row == r"| node-03 | defective | memory | mem-bw/h2d\_bw:0 | 20 GB/s | 26.05 GB/s | -23.2 % |"
     assert text.startswith("**2 of 8 nodes")
     assert "2000" not in text
 
@@ -136,7 +136,8 @@ def test_csv_has_what_the_chart_draws_of_every_node() -> None:
     assert len(rows) == 8 + 7  # the fifth node has no copies
     (slow,) = [row for row in rows if row["defective"] == "yes"]
     assert (slow["node"], slow["metric"], slow["unit"]) == ("node-03", "mem-bw/h2d_bw:0", "GB/s")
-    assert (float(slow["value"]), float(slow["limit"])) == (20.0, -0.05)
+    assert float(slow["value"]) == 20.0
+    assert -0.05 < float(slow["limit"]) < -0.01
     assert float(slow["change"]) == pytest.approx(-0.2322, abs=1e-3)
     chart = strips(made())
     assert chart is not None
@@ -170,7 +171,7 @@ def test_the_workbook_has_typed_cells_and_says_defective_in_words() -> None:
     assert book.sheetnames == ["Verdicts", "Findings", "Values"]
     verdicts = list(book["Verdicts"].iter_rows(values_only=True))
     assert verdicts[0][0] == answer(made())
-    assert verdicts[3][:3] == ("node-03", "DEFECTIVE", "Performance")
+    assert verdicts[3][:3] == ("node-03", "DEFECTIVE", "memory")
     assert verdicts[5][1] == "healthy"
     finding = next(row for row in book["Findings"].iter_rows() if row[0].value == "node-03")
     assert finding[6].value == 20.0 and finding[6].data_type == "n"
