@@ -1,4 +1,4 @@
-"""A slice of the table: no warm-up biases a result unseen, quiet steps have no warning, and stopping misleads nobody."""
+"""A slice of the table: no warm-up biases a result unseen, quiet steps have no warning, stopping misleads nobody."""
 
 from __future__ import annotations
 
