@@ -182,11 +182,12 @@ class RunSummary:
 
     @property
     def highlights(self) -> tuple[Highlight, ...]:
-        """The leader of every category of single operations: its highest rate."""
+        """The leader of every category of single operations: its highest rate; a burst leads none."""
         highlights = []
         for name in filter(is_micro, self.categories):
             heads = [(row.headline, row) for row in self.measured if row.case.category == name and row.headline]
             rates = [(head.value, row) for head, row in heads if head.unit in _RATES and math.isfinite(head.value)]
+            rates = [(rate, row) for rate, row in rates if row.record.pace is None or row.record.pace.kind != "burst"]
             if rates:
                 highlights.append(Highlight(name, max(rates, key=lambda pair: pair[0])[1], len(rates)))
         return tuple(highlights)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.cli._live import estimate
+from paceline.cli import _live
+from paceline.core.stats import Interval
 
 STEPS = {"phase": "measuring", "unit": "s", "work": None, "rate_unit": ""}
 RATE = {"phase": "measuring", "unit": "s", "work": 100.0, "rate_unit": "images/s"}
-EVEN = [0.099, 0.100, 0.101] * 8
-SKEWED = [0.100, 0.101, 0.102, 0.180, 0.181] * 8  # in this order their neighbours differ
+SAMPLES = [0.101, 0.100, 0.102]
+EVEN, SKEWED = (Interval(low=low, high=high, confidence=0.95) for low, high in ((0.1, 0.102), (0.1, 0.202)))
 
 
 @pytest.mark.parametrize(
-    ("progress", "samples", "text"),
+    ("progress", "interval", "text"),
     [
         ({"phase": "warming up"}, EVEN, "warming up"),
-        (STEPS, [0.1], "100 ms, 1 steps"),
-        (STEPS, EVEN, "100 ms ± 1.0 %, 24 steps"),
-        (RATE, EVEN, "1,000 images/s ± 1.0 %, 24 steps"),
-        (STEPS, SKEWED, "102 ms (101 to 180 ms), 40 steps"),
-        (RATE, SKEWED, "980.4 images/s (555.6 to 990.1 images/s), 40 steps"),
+        (STEPS, None, "101 ms, 3 steps"),
+        (STEPS, EVEN, "101 ms ± 1.0 %, 3 steps"),
+        (RATE, EVEN, "990.1 images/s ± 1.0 %, 3 steps"),
+        (STEPS, SKEWED, "101 ms (100 to 202 ms), 3 steps"),
+        (RATE, SKEWED, "990.1 images/s (495 to 1,000 images/s), 3 steps"),
     ],
 )
-def test_the_running_figure(progress: dict[str, object], samples: list[float], text: str) -> None:
-    assert estimate(progress, samples) == text
+def test_the_running_figure(
+    monkeypatch: pytest.MonkeyPatch, progress: dict[str, object], interval: Interval | None, text: str
+) -> None:
+    monkeypatch.setattr(_live, "median_interval", lambda samples: interval)
+    assert _live.estimate(progress, SAMPLES) == text

@@ -89,9 +89,9 @@ def test_one_skewed_point_of_a_sweep_changes_the_header_of_its_intervals() -> No
     assert " to " in column.cells[-1].text
 
 
-def paced(index: int, kind: Literal["sustained", "burst", "short"]) -> Record:
+def paced(index: int, kind: Literal["sustained", "burst", "short"], flops: float = 7e14) -> Record:
     pace = Pace(kind=kind, load_before=2.5, measured=2.0, boost=2.0)
-    return gemm(index, "bf16", 7e14, None, burst=kind == "burst").model_copy(update={"pace": pace})
+    return gemm(index, "bf16", flops, None, burst=kind == "burst").model_copy(update={"pace": pace})
 
 
 def test_the_pace_of_each_case_is_in_its_row() -> None:
@@ -110,8 +110,10 @@ def test_on_a_terminal_one_pace_of_all_cases_takes_no_column() -> None:
 
 
 def test_a_burst_does_not_win_against_a_load_that_lasts() -> None:
-    groups = summarize_run(run_of([paced(0, "sustained"), paced(1, "burst")])).groups
-    assert [len(group.rows) for group in groups] == [1, 1]
+    lasting, burst = paced(0, "sustained"), paced(1, "burst", flops=8e14)
+    summary = summarize_run(run_of([lasting, burst]))
+    assert [len(group.rows) for group in summary.groups] == [1, 1]
+    assert [one.row.case.index for one in summary.highlights] == [0]
 
 
 def test_models_alone_have_one_table_without_a_heading() -> None:
