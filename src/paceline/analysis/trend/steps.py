@@ -37,7 +37,7 @@ _BLUR = 3  # values next to a change of noise that count as the louder ones
 _PRIOR = 4.0  # values that the noise of both sides counts for: two that happen to agree make no level sure
 _LEAST_VARIANCE = 0.1  # of the noise that neighbours show: values that repeat themselves have no exact level
 _CORRELATION_BIAS = 3.0  # over the count: what each level that is fitted takes from the residuals' correlation
-_MOST_CORRELATION = 0.4  # that is taken for noise; more is a change
+_MOST_CORRELATION = 0.7  # that is taken for noise; more is a change
 _RAMP_ENDS = 16  # positions that are tried for each end of a drift
 _FARTHEST = 4.0  # median differences beyond which a difference of neighbours is a step or an outlier
 _MODE_SHARE = 0.1  # of the values in the smaller of two modes, at least
@@ -444,8 +444,8 @@ def _drift(
         return None
     start, stop, before, after, error = best
     resid = ((part - line) / around)[weights > 0]
-    spread = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
-    half_width = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
+    deviation = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
+    half_width = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * deviation * error
     left, arrived = begin + int(start) + 1, begin + math.ceil(stop)
     return Change("drift", left, arrived, left, left, after - before, half_width), line, last
 
