@@ -29,6 +29,7 @@ _ORDERS = 299  # random orders that a cut is compared with
 _CHANCE = 0.04  # of them may divide as well, in a series without any cut yet
 _CHANCE_MORE = 0.01  # in a part of a series, and for a stretch in the middle
 _WORTH_TRYING = 2.8  # studentised differences below this are never beyond chance
+_STRETCH_WORTH_TRYING = 3.4
 _SHORT = 10  # values whose random orders are too few to say anything
 _SHORT_CHANCE = 0.001
 _LOUDER = 3.5  # studentised difference of noise from which two parts have a noise of their own
@@ -229,7 +230,7 @@ def _division(values: Values, spread: Values, is_whole: bool) -> tuple[int, ...]
             return (place + 2,)
     contrasts = _stretch_contrasts(standard * spread, weights)
     place = int(contrasts.argmax())
-    if contrasts[place] > _WORTH_TRYING:
+    if contrasts[place] > _STRETCH_WORTH_TRYING:
         others = _stretch_contrasts(standard[orders] * spread, weights).max(axis=-1)
         if _share(others, contrasts[place]) <= _CHANCE_MORE:
             begins, ends = _stretches(values.size)
