@@ -449,8 +449,8 @@ def _basis(history: History) -> Block:
         (dirty, f"{dirty} runs had uncommitted changes (+ after the commit, which does not name all their code)"),
     )
     rests = (
-        "A change of level needs two runs at the end of a series and three elsewhere; in series without a change, "
-        "fewer than 5 % of series show one by chance. Noise whose neighbours are correlated by 0.3 or more shows more."
+        "A change of level needs two runs at the end of a series and three elsewhere; of simulated series without a "
+        "change, 1 to 7 % show one by chance, and up to 10 % where neighbours are correlated by 0.3."
     )
     kinds = {point.fingerprint for point in points}
     environments = f"{len(kinds)} different environments" if len(kinds) > 1 else "one environment"
