@@ -44,7 +44,7 @@ HEADERS = ("Run", "Suite", "Started, UTC", "Took", "Ok", "Not ok", "Status")
 @click.option("--case", default="", metavar="TEXT", help="Of a history: only cases whose name has this in it.")
 @click.option("--tag", default="", metavar="TAG", help="Of a history: only runs that carry this tag.")
 @click.option(
-    "--fail-on-regression", is_flag=True, help="Of a history: exit with 1 if a last level is worse than the one before."
+    "--fail-on-regression", is_flag=True, help="Of a history: exit with 1 if a last level is worse than the best one."
 )
 @format_options()
 def command(

@@ -185,7 +185,7 @@ def test_values_at_or_below_zero_are_measured_in_their_own_unit(scale: float) ->
 
 def test_a_series_of_nothing_but_zeros_has_one_level() -> None:
     still = of_values([0.0] * 24)
-    assert (still.value, still.noise, still.shifts) == (0.0, 0.0, ())
+    assert (still.level, still.noise, still.shifts) == (0.0, 0.0, ())
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,39 @@ def test_a_rise_is_judged_by_the_direction_of_its_metric(better: Better, verdict
     assert shift.interval.high == pytest.approx(1.5, rel=0.01)
 
 
-def test_the_last_shift_decides_whether_a_series_is_worse() -> None:
+def test_a_series_is_worse_when_its_level_is_below_the_best_one_it_had() -> None:
     recovered = only(runs_of({"resnet50": levels(60, (20, 1.2), (40, 1 / 1.2), seed=3)}))
     assert [shift.verdict for shift in recovered.shifts] == ["regression", "improvement"]
-    assert not recovered.is_worse
-    worse = only(runs_of({"resnet50": levels(60, (20, 1 / 1.2), (40, 1.2), seed=3)}))
-    assert worse.is_worse
-    assert worse.value == pytest.approx(0.1, rel=0.02)
-    again = replace(worse, shifts=(*worse.shifts, *recovered.shifts), levels=(1.0, 2.0, 3.0))
-    assert not again.is_worse
-    assert again.value == 3.0
-    assert not replace(worse, shifts=()).is_worse
+    assert not recovered.is_worse  # as fast as at first
+    back = only(runs_of({"resnet50": levels(60, (20, 1 / 1.2), (40, 1.2), seed=3)}))
+    assert back.is_worse and back.best_before == 39
+    assert back.level == pytest.approx(0.1, rel=0.02)
+    partly = only(runs_of({"resnet50": levels(60, (20, 1.2), (40, 1 / 1.1), seed=3)}))
+    assert partly.shifts[-1].verdict == "improvement"
+    assert partly.is_worse and partly.best_before == 19  # some of what was lost came back, not all
+    assert not replace(back, shifts=()).is_worse
+
+
+def test_a_regression_that_creeps_in_is_held_against_the_best_level() -> None:
+    creeping = only(runs_of({"resnet50": levels(100, (25, 1.03), (50, 1.03), (75, 1.03), seed=3)}))
+    assert creeping.is_worse
+    assert creeping.best_before is not None and creeping.best_before < 30
+
+
+def test_now_is_what_the_last_run_measured() -> None:
+    runs = runs_of({"resnet50": levels(30, seed=3)})
+    series = only(runs)
+    assert series.now == runs[-1].records[0].measurements[1].value
+    assert series.now != series.level
+
+
+def test_two_modes_are_named_and_no_step() -> None:
+    values = [0.1 if place % 5 else 0.108 for place in range(30)]
+    series = only(runs_of({"resnet50": values}))
+    assert series.shifts == () and series.modes is not None
+    assert series.modes.share == pytest.approx(0.2)
+    assert series.modes.other - series.modes.usual == pytest.approx(0.077, abs=0.01)
+    assert only(runs_of({"resnet50": levels(30, seed=3)})).modes is None
 
 
 def test_series_that_got_worse_come_first() -> None:

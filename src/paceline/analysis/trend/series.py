@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from paceline.analysis.compare.verdicts import side_of
 from paceline.analysis.figures import unique_labels
-from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, find_changes
+from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, Modes, find_changes
 from paceline.core.case import Case
 from paceline.core.environment import Driver, Environment, Git
 from paceline.core.grouping import group_by
@@ -25,6 +25,7 @@ _PLAIN = ("host", "kernel", "distribution", "architecture", "container", "virtua
 _CPU = ("model", "usable", "governor", "boost")
 _GPU = ("name", "power_limit_watts", "sm_clock_max_mhz", "memory_clock_max_mhz", "mig", "persistence")
 _SOFTWARE = ("python", "paceline", "torch_cuda", "torch_hip")
+LASTING = 3  # runs that make a level one to be held to
 _PASSING = ("host", "commit", "uncommitted changes")  # shown where they change, but not part of the fingerprint
 
 TrendVerdict = Literal["regression", "improvement", "change"]
@@ -149,6 +150,7 @@ class TrendSeries:
     outliers: tuple[bool, ...]
     noise: float  # of one run, as a part of the value where all are above zero
     shifts: tuple[Shift, ...]
+    modes: Modes | None = None  # logarithms where all values are above zero
 
     @property
     def is_long_enough(self) -> bool:
@@ -157,12 +159,35 @@ class TrendSeries:
 
     @property
     def is_worse(self) -> bool:
-        """Whether its last level is worse than the one before."""
-        return bool(self.shifts) and self.shifts[-1].verdict == "regression"
+        """Whether its last level is worse than the best one that it had."""
+        return self.best_before is not None
 
     @property
-    def value(self) -> float:
-        """The level it has now."""
+    def best_before(self) -> int | None:
+        """The last run of the best level, if the level now is worse by more than the changes since are unsure.
+
+        A level counts from its third run on: two lucky runs are not what later ones are held to.
+        """
+        way = {Better.HIGHER: -1.0, Better.LOWER: 1.0}.get(self.metric.better)
+        if way is None:
+            return None
+        worst, best, loss, doubt = 0.0, None, 0.0, 0.0
+        for place, shift in reversed(list(enumerate(self.shifts))):
+            loss += way * shift.change.difference
+            doubt = math.hypot(doubt, shift.change.half_width)
+            begun = self.shifts[place - 1].change.until if place else 0
+            if shift.change.at - begun >= LASTING and loss > max(worst, doubt):
+                worst, best = loss, shift.change.at - 1
+        return best
+
+    @property
+    def now(self) -> float:
+        """What the last run measured."""
+        return self.points[-1].value
+
+    @property
+    def level(self) -> float:
+        """The level of the last runs together."""
         return self.levels[-1]
 
 
@@ -177,7 +202,7 @@ class History:
 
     @property
     def worse(self) -> tuple[TrendSeries, ...]:
-        """The series whose last level is worse than the one before."""
+        """The series whose last level is worse than their best one."""
         return tuple(series for series in self.series if series.is_worse)
 
     @property
@@ -258,6 +283,7 @@ def _series(values: Sequence[_CaseValue], label: str, where: str, facts: _RunFac
         outliers=fit.outliers,
         noise=fit.noise,
         shifts=tuple(_shift(change, points, last.measurement.metric.better, as_ratios) for change in fit.changes),
+        modes=fit.modes,
     )
 
 

@@ -1,12 +1,11 @@
-"""Finds where a series of values changes its level: steps and drifts, but no single outlier.
+"""Finds where a series of values changes its level: steps and drifts, but neither outliers nor modes nor louder noise.
 
-The levels minimise the squared residuals in units of the noise, each capped at CAP², plus a penalty per change: exact
-optimal partitioning with a biweight loss, as a shortest path over a grid of levels. Since CAP² < penalty < 2 CAP², one
-outlier is never a change, however far it lies; two runs at the end of a series may be one, and three anywhere else.
-The noise is the median absolute difference of neighbours, which steps hardly move. The penalty holds false alarms below
-5 % of series without a change, for noise that is normal, uniform, Laplace, Student's t down to two degrees of freedom,
-or contaminated with outliers, and for 6 to 300 values (`tests/property/test_trend.py` repeats part of that). Noise that
-comes in waves is seen from 40 values on, and counted; in shorter series it passes for steps more often.
+A part of the series is divided where the studentised difference of the values before and after is largest, if that is
+larger than in all but few random orders of the same values: so two modes, heavy tails and outliers are no steps,
+whatever their distribution. Each value counts by the noise around it, and no further than CAP deviations. Where one
+cut says nothing, a stretch with different ends is tried. All cuts together are then confirmed, each against the spread
+of its own two sides and less where residuals resemble their neighbours. `python -m bench verdicts trends` measures
+false alarms, recall and precision.
 """
 
 from __future__ import annotations
@@ -14,23 +13,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise, product
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.stats import CONFIDENCE, Interval, effective_count, student_quantile
+from paceline.core.stats import CONFIDENCE, Interval, student_quantile
 
 FEWEST = 6  # values in which a change can be distinguished from noise
 CAP = 3.0  # deviations of the noise beyond which a value counts no more
 SMALLEST_NOISE = 2e-4  # of a logarithm: a series that repeats itself to the digit still has no steps of 0.01 %
-_WAVES_FROM = 40  # values in which correlation can be distinguished from a step
-_LAGS = (2, 3, 4)
-_CHANCE = 1.5  # times 1/sqrt(n): correlation below it is a small sample's own
-_PRIOR = 4.0  # values that the noise of the whole series counts for: two that happen to agree make no level sure
-_CELLS = 16  # of the grid, in one deviation of the noise
+_ORDERS = 299  # random orders that a cut is compared with
+_CHANCE = 0.04  # of them may divide as well, in a series without any cut yet
+_CHANCE_MORE = 0.01  # in a part of a series, and for a stretch in the middle
+_WORTH_TRYING = 2.8  # studentised differences below this are never beyond chance
+_STRETCH_WORTH_TRYING = 3.4
+_SHORT = 10  # values whose random orders are too few to say anything
+_SHORT_CHANCE = 0.001
+_LOUDER = 3.5  # studentised difference of noise from which two parts have a noise of their own
+_QUIETEST = 5  # differences of neighbours that say how loud a part is
+_BLUR = 3  # values next to a change of noise that count as the louder ones
+_PRIOR = 4.0  # values that the noise of both sides counts for: two that happen to agree make no level sure
+_LEAST_VARIANCE = 0.1  # of the noise that neighbours show: values that repeat themselves have no exact level
+_CORRELATION_BIAS = 3.0  # over the count: what each level that is fitted takes from the residuals' correlation
+_MOST_CORRELATION = 0.7  # that is taken for noise; more is a change
 _RAMP_ENDS = 16  # positions that are tried for each end of a drift
+_FARTHEST = 4.0  # median differences beyond which a difference of neighbours is a step or an outlier
+_MODE_SHARE = 0.1  # of the values in the smaller of two modes, at least
+_MODE_GAP = 4.0  # deviations within modes that their centres are apart, at least
 
 Values = NDArray[np.float64]
 StepKind = Literal["step", "drift"]
@@ -56,6 +68,15 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Modes:
+    """Two values that runs come to, in turns: a program that is placed well or badly, not one that changed."""
+
+    usual: float  # both as differences from the level
+    other: float
+    share: float  # of the values in the other one
+
+
+@dataclass(frozen=True)
 class Fit:
     """The changes of a series, and the level behind each of its values."""
 
@@ -63,6 +84,7 @@ class Fit:
     levels: tuple[float, ...]
     outliers: tuple[bool, ...]
     noise: float  # the deviation of the values from their levels
+    modes: Modes | None = None
 
 
 def find_changes(series: Sequence[float], smallest_noise: float = SMALLEST_NOISE) -> Fit:
@@ -77,116 +99,230 @@ def find_changes(series: Sequence[float], smallest_noise: float = SMALLEST_NOISE
     centre = float(np.median(values))
     noise = max(_noise(values), smallest_noise)
     scaled = (values - centre) / noise
-    cuts = _confirmed(scaled, _partition(scaled, penalty(values.size)))
-    levels = _levels(scaled, cuts)
-    changes, fitted = _with_drifts(scaled, cuts, levels)
+    spread = _local_spread(scaled)
+    cuts = _confirmed(scaled, spread, _cuts(scaled, spread, is_whole=True))
+    changes, fitted = _with_drifts(scaled, spread, cuts, _levels(scaled, spread, cuts))
+    residuals = scaled - fitted
+    modes = _modes(residuals)
     return Fit(
         changes=tuple(
             replace(one, difference=noise * one.difference, half_width=noise * one.half_width) for one in changes
         ),
         levels=tuple((centre + noise * fitted).tolist()),
-        outliers=tuple((np.abs(scaled - fitted) > CAP).tolist()),
-        noise=noise * 1.4826 * float(np.median(np.abs(scaled - fitted))),
+        outliers=tuple((np.abs(residuals) > CAP * spread).tolist()) if modes is None else (False,) * values.size,
+        noise=noise * 1.4826 * float(np.median(np.abs(residuals))),
+        modes=Modes(noise * modes.usual, noise * modes.other, modes.share) if modes else None,
     )
 
 
 def penalty(count: int) -> float:
-    """What one more change must gain, in squared deviations: from simulated series without any change."""
+    """What a change costs in squared deviations where a drift is compared with steps."""
     return 14.0 + 2.0 * math.log10(max(1.0, count / 50.0))
 
 
 def _noise(values: Values) -> float:
-    """The deviation of the noise, from differences of neighbours; larger where neighbours resemble each other.
-
-    Noise that comes in waves makes differences over several values larger than those over one, where a few steps
-    make only few of either larger. The mean of such values is as unsure as that of fewer independent ones.
-    """
-    noise = _spread(values, 1)
-    if noise == 0.0:  # most neighbours are equal: what differs is then all there is to go by
-        noise = float(np.abs(np.diff(values)).mean()) / math.sqrt(2.0)
-    elif values.size >= _WAVES_FROM:
-        wide = float(np.median([_spread(values, lag) for lag in _LAGS]))
-        correlation = 1.0 - (noise / wide) ** 2 if wide else 0.0
-        if correlation > _CHANCE / math.sqrt(values.size):
-            noise = wide * math.sqrt((1.0 + correlation) / (1.0 - correlation))
-    return noise
+    """The deviation of the noise, from differences of neighbours, which steps hardly move."""
+    distances = np.abs(np.diff(values))
+    # Most neighbours may be equal: what differs is then all there is to go by.
+    return (1.4826 * float(np.median(distances)) or float(distances.mean())) / math.sqrt(2.0)
 
 
-def _spread(values: Values, lag: int) -> float:
-    return 1.4826 * float(np.median(np.abs(values[lag:] - values[:-lag]))) / math.sqrt(2.0)
+def _local_spread(values: Values) -> Values:
+    """The deviation of the noise around each value, over that of most: parts that are louder have their own."""
+    distances = np.abs(np.diff(values))
+    usual = float(np.median(distances))
+    spread = np.ones(values.size)
+    if usual <= 0.0:
+        return spread
+    _spread_parts(np.minimum(distances, _FARTHEST * usual), spread)
+    if spread.max() > spread.min():
+        padded = np.pad(spread, _BLUR, mode="edge")
+        spread = np.lib.stride_tricks.sliding_window_view(padded, 2 * _BLUR + 1).max(axis=-1)
+    scaled: Values = spread / np.median(spread)
+    return scaled
 
 
-def _partition(values: Values, price: float) -> list[int]:
-    """The first index of every level but the first, by dynamic programming over a grid of levels."""
-    # Levels worth trying: within one deviation of some value.
-    cells = np.unique(np.round(values * _CELLS).astype(np.int64))
-    around = np.arange(-_CELLS, _CELLS + 1, dtype=np.int64)
-    grid = np.unique((cells[:, None] + around[None, :]).ravel()) / _CELLS
-    changed = np.zeros((values.size, grid.size), dtype=np.bool_)
-    best = np.zeros(values.size, dtype=np.int64)
-    costs = np.zeros(grid.size)
-    for index, value in enumerate(values):
-        if index:
-            jump = costs[best[index - 1]] + price
-            changed[index] = costs > jump
-            costs = np.minimum(costs, jump)
-        costs = costs + np.minimum((value - grid) ** 2, CAP**2)
-        best[index] = costs.argmin()
-    cuts = []
-    level = best[-1]
-    for index in range(values.size - 1, 0, -1):
-        if changed[index, level]:
-            cuts.append(index)
-            level = best[index - 1]
-    return cuts[::-1]
+def _spread_parts(distances: Values, spread: Values) -> None:
+    """Write the mean distance of every part whose noise differs from that of the next one."""
+    if distances.size >= 2 * _QUIETEST:
+        contrasts = _contrasts(distances, np.ones(distances.size), _QUIETEST)
+        place = int(contrasts.argmax())
+        if contrasts[place] >= _LOUDER:
+            cut = place + _QUIETEST
+            _spread_parts(distances[:cut], spread[: cut + 1])
+            _spread_parts(distances[cut:], spread[cut:])
+            return
+    spread[:] = max(float(distances.mean()), 1e-9)
 
 
-def _confirmed(values: Values, cuts: list[int]) -> list[int]:
-    """The cuts at their best positions, without those that correlated noise explains."""
+def _contrasts(values: Values, weights: Values, fewest: int) -> Values:
+    """How far the values before and after each place differ, in standard errors; rows are series of their own."""
+    count, total = values.shape[-1], weights.sum()
+    weighted = weights * values
+    inside = np.cumsum(weights)[fewest - 1 : count - fewest]
+    sums = np.cumsum(weighted, axis=-1)[..., fewest - 1 : count - fewest]
+    return _studentised(values, weights, sums, inside, total)
+
+
+def _stretch_contrasts(values: Values, weights: Values) -> Values:
+    """The same for stretches in the middle against all the rest, in the order of `_stretches`."""
+    begins, ends = _stretches(values.shape[-1])
+    sums = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(weights * values, axis=-1)], axis=-1)
+    inside = np.concatenate([[0.0], np.cumsum(weights)])
+    return _studentised(
+        values, weights, sums[..., ends] - sums[..., begins], inside[ends] - inside[begins], weights.sum()
+    )
+
+
+def _studentised(values: Values, weights: Values, sums: Values, inside: Values, total: float) -> Values:
+    weighted = weights * values
+    whole = weighted.sum(axis=-1, keepdims=True)
+    squares = (weighted * values).sum(axis=-1, keepdims=True) - whole**2 / total
+    between = (sums - whole * inside / total) ** 2 * total / (inside * (total - inside))
+    ratio: Values = np.sqrt(between / np.maximum(squares - between, 1e-9) * (values.shape[-1] - 2))
+    return ratio
+
+
+@lru_cache(maxsize=64)
+def _stretches(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where stretches of three values or more begin and end, three or more from either end of the series."""
+    lengths, length = [], 3
+    while length <= count // 2 + 1:
+        lengths.append(length)
+        length = max(length + 1, round(1.3 * length))
+    pairs = [(begin, begin + length) for length in lengths for begin in range(3, count - length - 2)]
+    begins, ends = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return begins, ends
+
+
+@lru_cache(maxsize=64)
+def _orders(count: int) -> NDArray[np.int64]:
+    """Random orders of so many values, the same ones every time."""
+    return np.argsort(np.random.default_rng(count).random((_ORDERS, count)), axis=1)
+
+
+def _cuts(values: Values, spread: Values, *, is_whole: bool = False) -> list[int]:
+    """The first index of every level but the first: the best cut, unless chance makes it, then those beside it."""
+    made = _division(values, spread, is_whole) if values.size >= 4 else ()
+    cuts: list[int] = []
+    for begin, end in pairwise((0, *made, values.size)) if made else ():
+        cuts += [begin] if begin else []
+        cuts += [begin + cut for cut in _cuts(values[begin:end], spread[begin:end])]
+    return cuts
+
+
+def _division(values: Values, spread: Values, is_whole: bool) -> tuple[int, ...]:
+    """Where these values are divided into two, or into a stretch and what lies around it; nowhere by chance."""
+    weights = spread**-2.0
+    standard = (values - _weighted_median(values, 1.0 / spread)) / spread
+    reach = CAP * max(1.4826 * float(np.median(np.abs(standard - np.median(standard)))), _noise(standard), 1e-9)
+    standard = np.clip(standard, np.median(standard) - reach, np.median(standard) + reach)
+    contrasts = _contrasts(standard * spread, weights, 2)
+    place = int(contrasts.argmax())
+    if values.size < _SHORT:
+        levels = _levels(values, spread, [place + 2])
+        strength = abs(levels[1] - levels[0]) / _error(values, spread, [place + 2], levels, 0)
+        return (place + 2,) if strength > student_quantile(1.0 - _SHORT_CHANCE / 2.0, values.size - 2.0) else ()
+    orders = _orders(values.size)
+    if contrasts[place] > _WORTH_TRYING:
+        others = _contrasts(standard[orders] * spread, weights, 2).max(axis=-1)
+        if _share(others, contrasts[place]) <= (_CHANCE if is_whole else _CHANCE_MORE):
+            return (place + 2,)
+    contrasts = _stretch_contrasts(standard * spread, weights)
+    place = int(contrasts.argmax())
+    if contrasts[place] > _STRETCH_WORTH_TRYING:
+        others = _stretch_contrasts(standard[orders] * spread, weights).max(axis=-1)
+        if _share(others, contrasts[place]) <= _CHANCE_MORE:
+            begins, ends = _stretches(values.size)
+            return int(begins[place]), int(ends[place])
+    return ()
+
+
+def _share(others: Values, own: float) -> float:
+    """The part of random orders, this one included, that divide as well."""
+    return (1.0 + float((others >= own).sum())) / (1.0 + others.size)
+
+
+def _weighted_median(values: Values, weights: Values) -> float:
+    order = np.argsort(values)
+    sums = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(sums, sums[-1] / 2.0)])
+
+
+def _confirmed(values: Values, spread: Values, cuts: list[int]) -> list[int]:
+    """The cuts at their best positions, without those that are weak against the noise of their two sides."""
     cuts = list(cuts)
     while cuts:
-        cuts = _refined(values, cuts)
-        levels = _levels(values, cuts)
-        sizes = [abs(after - before) for before, after in pairwise(levels)]
-        reaches = [_half_width(values, cuts, levels, index) for index in range(len(cuts))]
-        ratios = [reach / size if size else math.inf for reach, size in zip(reaches, sizes, strict=True)]
-        weakest = ratios.index(max(ratios))
-        if reaches[weakest] < sizes[weakest]:
+        cuts = _refined(values, spread, cuts)
+        levels = _levels(values, spread, cuts)
+        lengths = np.diff([0, *cuts, values.size])
+        strengths = [
+            abs(levels[place + 1] - levels[place])
+            / _error(values, spread, cuts, levels, place)
+            / (1.0 + 0.8 / min(lengths[place], lengths[place + 1]))  # a side of few values can be anything
+            for place in range(len(cuts))
+        ]
+        # Two values are a level at either end of a series, in the middle it takes three.
+        strengths = [
+            0.0
+            if min(lengths[place] + (place == 0), lengths[place + 1] + (place + 2 == lengths.size)) < 3
+            else strength
+            for place, strength in enumerate(strengths)
+        ]
+        weakest = int(np.argmin(strengths))
+        if strengths[weakest] * _deflation(values, spread, cuts, levels) >= _least(values.size, len(cuts)):
             break
         del cuts[weakest]
     return cuts
 
 
-def _refined(values: Values, cuts: list[int]) -> list[int]:
-    levels = _levels(values, cuts)
+def _least(count: int, cuts: int) -> float:
+    """The standard errors that a change takes: from simulated series without any, more where more is tried."""
+    return (2.15 + 0.65 * math.log10(count)) * (1.0 + 0.08 * (cuts - 1))
+
+
+def _deflation(values: Values, spread: Values, cuts: list[int], levels: list[float]) -> float:
+    """What is left of a standard error's worth where the residuals of neighbours resemble each other."""
+    residuals = (values - np.repeat(levels, np.diff([0, *cuts, values.size]))) / spread
+    residuals = np.clip(residuals, -CAP, CAP)
+    squares = float((residuals**2).sum())
+    correlation = float((residuals[1:] * residuals[:-1]).sum()) / squares if squares else 0.0
+    correlation += _CORRELATION_BIAS * len(cuts) / values.size
+    correlation = min(max(correlation, 0.0), _MOST_CORRELATION)
+    return math.sqrt((1.0 - correlation) / (1.0 + correlation))
+
+
+def _refined(values: Values, spread: Values, cuts: list[int]) -> list[int]:
+    levels = _levels(values, spread, cuts)
     edges = [0, *cuts, values.size]
     moved: list[int] = []
     for index in range(len(cuts)):
         begin, end = (moved[-1] if moved else 0), edges[index + 2]
-        costs = _costs_of_cutting(values[begin:end], levels[index], levels[index + 1])
-        # Of equal positions the one that the partition chose.
+        costs = _costs_of_cutting(values[begin:end], spread[begin:end], levels[index], levels[index + 1])
+        # Of equal positions the one that was chosen before.
         chosen = edges[index + 1] - begin
         best = int(costs.argmin())
         moved.append(begin + 1 + (best if costs[best] < costs[chosen - 1] - 1e-9 else chosen - 1))
     return moved
 
 
-def _costs_of_cutting(values: Values, before: float, after: float) -> Values:
+def _costs_of_cutting(values: Values, spread: Values, before: float, after: float) -> Values:
     """The cost of these values with the change of level before their second, third, ... one."""
-    low = np.minimum((values - before) ** 2, CAP**2)
-    high = np.minimum((values - after) ** 2, CAP**2)
+    low = np.minimum(((values - before) / spread) ** 2, CAP**2)
+    high = np.minimum(((values - after) / spread) ** 2, CAP**2)
     total: Values = np.cumsum(low)[:-1] + (np.cumsum(high[::-1])[::-1])[1:]
     return total
 
 
-def _levels(values: Values, cuts: list[int]) -> list[float]:
-    """Of each part the mean of the values that the noise explains, around their median."""
+def _levels(values: Values, spread: Values, cuts: list[int]) -> list[float]:
+    """Of each part the weighted mean of the values that the noise explains, around their median."""
     levels = []
-    for part in np.split(values, cuts):
-        level = float(np.median(part))
+    for part, around in zip(np.split(values, cuts), np.split(spread, cuts), strict=True):
+        weights = around**-2.0
+        level = _weighted_median(part, 1.0 / around) if part.size > 2 else float(np.average(part, weights=weights))
         for _ in range(10):
-            near = part[np.abs(part - level) <= CAP]
-            moved = float(near.mean()) if near.size else level
+            near = np.abs(part - level) <= CAP * around
+            moved = float(np.average(part[near], weights=weights[near])) if near.any() else level
             if moved == level:
                 break
             level = moved
@@ -194,20 +330,53 @@ def _levels(values: Values, cuts: list[int]) -> list[float]:
     return levels
 
 
-def _half_width(values: Values, cuts: list[int], levels: list[float], index: int) -> float:
-    """The half-width of the interval of a step, where values that resemble their neighbours count less."""
+def _error(values: Values, spread: Values, cuts: list[int], levels: list[float], index: int) -> float:
+    """The standard error of a step: each side has its own deviation, drawn towards that of both."""
     edges = [0, *cuts, values.size]
-    parts = [values[edges[index + side] : edges[index + side + 1]] - levels[index + side] for side in (0, 1)]
-    parts = [part[np.abs(part) <= CAP] for part in parts]
-    counts = [max(1.0, effective_count(part)) for part in parts]
-    freedom = max(1.0, sum(counts) - 2.0)
-    squares = sum(float((part**2).sum()) for part in parts)
-    spread = math.sqrt((squares + _PRIOR) / (sum(part.size for part in parts) - 2.0 + _PRIOR))
-    reach = student_quantile(0.5 + CONFIDENCE / 2.0, freedom + _PRIOR)
-    return reach * spread * math.sqrt(sum(1.0 / count for count in counts))
+    sides = [slice(edges[index + side], edges[index + side + 1]) for side in (0, 1)]
+    squares = [
+        float((np.clip((values[side] - levels[index + place]) / spread[side], -CAP, CAP) ** 2).sum())
+        for place, side in enumerate(sides)
+    ]
+    counts = [side.stop - side.start for side in sides]
+    both = max(sum(squares) / max(1.0, sum(counts) - 2.0), _LEAST_VARIANCE)
+    variances = [(own + _PRIOR * both) / (count - 1.0 + _PRIOR) for own, count in zip(squares, counts, strict=True)]
+    worth = [float((spread[side] ** -2.0).sum()) for side in sides]
+    return math.sqrt(sum(variance / one for variance, one in zip(variances, worth, strict=True)))
 
 
-def _with_drifts(values: Values, cuts: list[int], levels: list[float]) -> tuple[list[Change], Values]:
+def _half_width(values: Values, spread: Values, cuts: list[int], levels: list[float], index: int) -> float:
+    """The half-width of the interval of a step."""
+    edges = [0, *cuts, values.size]
+    freedom = edges[index + 2] - edges[index] - 2.0 + _PRIOR
+    error = _error(values, spread, cuts, levels, index) / _deflation(values, spread, cuts, levels)
+    return student_quantile(0.5 + CONFIDENCE / 2.0, freedom) * error
+
+
+def _modes(residuals: Values) -> Modes | None:
+    """Two modes, if the residuals lie around two values far apart and turn from one to the other again and again."""
+    ordered = np.sort(residuals)
+    count = ordered.size
+    few = max(2, math.ceil(_MODE_SHARE * count))
+    if count < 2 * few + 2:
+        return None
+    sizes = np.arange(few, count - few + 1)
+    contrasts = _contrasts(ordered, np.ones(count), few)
+    size = int(sizes[contrasts.argmax()])
+    low, high = ordered[:size], ordered[size:]
+    within = math.sqrt(
+        (float(((low - low.mean()) ** 2).sum()) + float(((high - high.mean()) ** 2).sum())) / (count - 2)
+    )
+    is_high = residuals >= ordered[size]
+    turns = int((is_high[1:] != is_high[:-1]).sum())
+    gap, apart = float(high.min() - low.max()), float(high.mean() - low.mean())
+    if apart < _MODE_GAP * within or gap < within or turns < 4:
+        return None
+    usual, other = (low, high) if low.size >= high.size else (high, low)
+    return Modes(float(np.median(usual)), float(np.median(other)), other.size / count)
+
+
+def _with_drifts(values: Values, spread: Values, cuts: list[int], levels: list[float]) -> tuple[list[Change], Values]:
     """The steps, those of a ramp as one drift; and the fitted value behind every value."""
     edges = [0, *cuts, values.size]
     fitted = np.repeat(levels, np.diff(edges))
@@ -220,9 +389,9 @@ def _with_drifts(values: Values, cuts: list[int], levels: list[float]) -> tuple[
         while last + 1 < len(ways) and ways[last + 1] == ways[index]:
             last += 1
         ends = range(last, index - 1, -1)
-        drift = next((made for end in ends if (made := _drift(values, edges, fitted, index, end))), None)
+        drift = next((made for end in ends if (made := _drift(values, spread, edges, fitted, index, end))), None)
         if drift is None:
-            changes.append(_step(values, cuts, levels, index))
+            changes.append(_step(values, spread, cuts, levels, index))
             index += 1
         else:
             change, line, last = drift
@@ -232,30 +401,30 @@ def _with_drifts(values: Values, cuts: list[int], levels: list[float]) -> tuple[
     return changes, fitted
 
 
-def _step(values: Values, cuts: list[int], levels: list[float], index: int) -> Change:
+def _step(values: Values, spread: Values, cuts: list[int], levels: list[float], index: int) -> Change:
     edges = [0, *cuts, values.size]
     begin, end = edges[index], edges[index + 2]
-    costs = _costs_of_cutting(values[begin:end], levels[index], levels[index + 1])
+    costs = _costs_of_cutting(values[begin:end], spread[begin:end], levels[index], levels[index + 1])
     # The positions that together hold the change with 95 % confidence.
     weights = np.exp(-(costs - costs.min()) / 2.0)
     order = np.argsort(-weights, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weights[order]), CONFIDENCE * weights.sum())) + 1
     earliest, latest = (begin + 1 + int(edge) for edge in (order[:needed].min(), order[:needed].max()))
-    difference, half_width = levels[index + 1] - levels[index], _half_width(values, cuts, levels, index)
+    difference, half_width = levels[index + 1] - levels[index], _half_width(values, spread, cuts, levels, index)
     return Change("step", cuts[index], cuts[index], earliest, latest, difference, half_width)
 
 
 def _drift(
-    values: Values, edges: list[int], fitted: Values, first: int, last: int
+    values: Values, spread: Values, edges: list[int], fitted: Values, first: int, last: int
 ) -> tuple[Change, Values, int] | None:
     """A straight line between two levels instead of these steps, if it explains the values better."""
     begin, end = edges[first], edges[last + 2]
-    part, stairs = values[begin:end], fitted[begin:end]
+    part, stairs, around = values[begin:end], fitted[begin:end], spread[begin:end]
     price = penalty(values.size)
-    cost = float(np.minimum((part - stairs) ** 2, CAP**2).sum()) + price * (last - first + 1)
+    cost = float(np.minimum(((part - stairs) / around) ** 2, CAP**2).sum()) + price * (last - first + 1)
     if cost <= 2.0 * price:  # that much a line costs at best
         return None
-    weights = (np.abs(part - stairs) <= CAP).astype(np.float64)
+    weights = np.where(np.abs(part - stairs) <= CAP * around, around**-2.0, 0.0)
     positions = np.arange(part.size, dtype=np.float64)
     starts = np.unique(np.round(np.linspace(0, edges[first + 1] - begin, _RAMP_ENDS))).tolist()
     ends = np.unique(np.round(np.linspace(edges[last + 1] - begin, part.size - 1, _RAMP_ENDS))).tolist()
@@ -269,15 +438,15 @@ def _drift(
         if fit is None:
             continue
         drawn = fit[0] * (1.0 - way) + fit[1] * way
-        sum_of_costs = float(np.minimum((part - drawn) ** 2, CAP**2).sum()) + 2.0 * price
+        sum_of_costs = float(np.minimum(((part - drawn) / around) ** 2, CAP**2).sum()) + 2.0 * price
         if sum_of_costs < cost:
             cost, best, line = sum_of_costs, (start, stop, *fit), drawn
     if best is None:
         return None
     start, stop, before, after, error = best
-    resid = (part - line)[weights > 0]
-    spread = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
-    half_width = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * spread * error
+    resid = ((part - line) / around)[weights > 0]
+    deviation = math.sqrt((float((resid**2).sum()) + _PRIOR) / (resid.size + _PRIOR))
+    half_width = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, resid.size - 2.0)) * deviation * error
     left, arrived = begin + int(start) + 1, begin + math.ceil(stop)
     return Change("drift", left, arrived, left, left, after - before, half_width), line, last
 
