@@ -287,17 +287,18 @@ def _with_histories(drafts: Sequence[Draft], sides: Sequence[Side], earlier: Ear
         past = earlier(runs, sorted({draft.measured.metric.name for draft in drafts}))
     sessions = sessions_of([*runs, *(one.run for one in past)])
     machines = {run.id: machine_key(run.environment) for run in runs}
-    stored: dict[tuple[str, str, Key], list[RepeatSamples]] = {}
+    stored: dict[tuple[str, str, Key], dict[tuple[str | None, ...], list[RepeatSamples]]] = {}
     for one in past:
-        machine = machine_key(one.run.environment)
+        machine, software = machine_key(one.run.environment), _software(one.run)
         for record in one.records if machine else ():
             for key, measured in _figures(record).items():
                 part = RepeatSamples(measured, (), one.run.id, sessions[one.run.id])
-                stored.setdefault((machine, record.case.key, key), []).append(part)
+                of_case = stored.setdefault((machine, record.case.key, key), {})
+                of_case.setdefault(software, []).append(part)
 
     def completed(draft: Draft) -> Draft:
         sides = ((draft.pair.reference, draft.before), (draft.pair.new, draft.after))
-        known: dict[tuple[str, str, Key], list[RepeatSamples]] = {}
+        known: dict[tuple[str, str, Key], dict[tuple[str | None, ...], list[RepeatSamples]]] = {}
         for pool, parts in sides if stored else ():
             case, metric = pool.case.key, _key(draft.measured)
             places = [(machines.get(part.run, ""), case, metric) for part in parts]
@@ -305,9 +306,16 @@ def _with_histories(drafts: Sequence[Draft], sides: Sequence[Side], earlier: Ear
         before, after = (
             [part._replace(session=sessions.get(part.run, part.run)) for part in parts] for _, parts in sides
         )
-        return draft._replace(before=before, after=after, past=list(known.values()))
+        past_parts = [parts for of_case in known.values() for parts in of_case.values()]
+        return draft._replace(before=before, after=after, past=past_parts)
 
     return [completed(draft) for draft in drafts]
+
+
+def _software(run: Run) -> tuple[str | None, ...]:
+    """What a new version of moves figures: runs of different ones do not show how far runs scatter."""
+    of = run.environment
+    return run.version, of.driver.version if of.driver else None, of.software.packages.get("torch")
 
 
 def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[ComparisonRow]:
@@ -531,8 +539,9 @@ def _error_of_mean(chosen: Sequence[tuple[Draft, ComparisonRow]]) -> tuple[float
     sides = [_mean_of_cases([getattr(one, name) for one in drafts], signs) for name in ("before", "after")]
     if not all(sides):
         return math.nan, 1.0
-    past = [_mean_of_cases([one.past[0] if len(one.past) == 1 else () for one in drafts], signs, is_whole=False)]
-    mean = model_differences([sides[0]], [sides[1]], [past])
+    groups = zip_longest(*(one.past for one in drafts), fillvalue=())
+    past = [[_mean_of_cases(group, signs, is_whole=False)] for group in groups]
+    mean = model_differences([sides[0]], [sides[1]], past)
     freedom = min(max(float(mean.freedoms[0]), 1.0), MOST_FREEDOM)
     variance = float(mean.variances[0])
     return (math.nan if math.isnan(variance) else math.sqrt(max(variance, 2 * FLOOR**2))), freedom

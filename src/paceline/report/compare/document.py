@@ -56,22 +56,22 @@ def change_words(row: ComparisonRow) -> str:
     """What the ratio says, whether it is significant or not."""
     if row.ratio.value is None:
         return "no ratio: a value is zero, negative or not a number"
-    return _turned(row, row.gain or row.ratio.value)
+    return _worded(row, row.gain if row.gain and _is_speed(row) else row.ratio.value)
 
 
 def verdict_words(row: ComparisonRow) -> str:
     """What it comes to, in one of few forms; `remedy` says what would decide it."""
-    low, high = _gains(row)
+    low, high = _gains(row) if _is_speed(row) else _ends(row)
     match row.verdict:
         case ComparisonVerdict.SAME:
             return f"any difference larger than {percent(row.ruled_out or 0.0)} is ruled out"
         case ComparisonVerdict.UNDECIDED if row.ratio.interval is None:
             return f"cannot be decided from one {_unit_of(row)} each"
         case ComparisonVerdict.UNDECIDED:
-            return f"cannot be decided: {_turned(row, low)} to {_turned(row, high)}"
+            return f"cannot be decided: {_worded(row, low)} to {_worded(row, high)}"
         case ComparisonVerdict.NONE:
             return change_words(row)
-    words = _turned(row, row.gain or row.ratio.value or 1.0).rsplit(" ", 1)[-1]
+    words = _worded(row, low).rsplit(" ", 1)[-1]
     valued = "" if _is_speed(row) or row.gain is None else f", {row.verdict.value}"
     if low >= 2 or high <= 0.5:
         least, most = sorted(max(end, 1 / end) for end in (low, high))
@@ -99,19 +99,21 @@ def _unit_of(row: ComparisonRow) -> str:
     return "run" if row.ratio.runs == (1, 1) else row.ratio.level.value
 
 
-def _gains(row: ComparisonRow) -> tuple[float, float]:
-    """The ends of the interval, turned so that more than 1 is better where a direction is."""
+def _ends(row: ComparisonRow) -> tuple[float, float]:
+    """Of the interval, or twice the ratio where there is none."""
     interval, value = row.ratio.interval, row.ratio.value or 1.0
-    low, high = (interval.low, interval.high) if interval else (value, value)
-    is_turned = row.metric.better is Better.LOWER and low > 0
-    return (1 / high, 1 / low) if is_turned else (low, high)
+    return (interval.low, interval.high) if interval else (value, value)
 
 
-def _turned(row: ComparisonRow, gain: float) -> str:
-    """A gain in the words of the metric: what takes time is faster, a size is lower."""
-    if _is_speed(row):
-        return gain_words(gain)
-    return gain_words(1 / gain if row.metric.better is Better.LOWER else gain, "higher", "lower")
+def _gains(row: ComparisonRow) -> tuple[float, float]:
+    """The ends turned so that more than 1 is better."""
+    low, high = _ends(row)
+    return (1 / high, 1 / low) if row.metric.better is Better.LOWER and low > 0 else (low, high)
+
+
+def _worded(row: ComparisonRow, ratio: float) -> str:
+    """In the words of the metric: what takes time is faster or slower, a size is higher or lower."""
+    return gain_words(ratio) if _is_speed(row) else gain_words(ratio, "higher", "lower")
 
 
 def _is_speed(row: ComparisonRow) -> bool:
