@@ -19,6 +19,8 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
 MS = 1e-3  # seconds in a millisecond
+WIDE = 0.1  # a part of the value, from which both ends of an interval are shown unless they are alike
+SKEWED = 1.25  # times the other half
 _LEAST = 0.001  # percent that are shown as a number
 
 
@@ -57,6 +59,22 @@ def half_width(relative: float | None) -> str:
     return f"± {'<0.1' if size < 0.05 else f'{size:.1f}' if size < 9.95 else f'{size:,.0f}'} %"
 
 
+def width(value: float, low: float | None, high: float | None) -> str:
+    """How far a value is known: `± 0.4 %`, or `-12 to +622 %` where the halves of a wide interval are not alike."""
+    if low is None or high is None or not value or not math.isfinite(high - low):
+        return ""
+    smaller, larger = sorted(((value - low) / abs(value), (high - value) / abs(value)))
+    if larger <= WIDE or larger <= SKEWED * smaller:
+        return half_width(larger)
+    ends = (percent((end - value) / abs(value), signed=True, digits=2) for end in (low, high))
+    return " to ".join(ends).replace(" % to", " to")
+
+
+def figure_width(figure: Measurement) -> str:
+    """How far a figure is known."""
+    return width(figure.value, *((figure.interval.low, figure.interval.high) if figure.interval else (None, None)))
+
+
 def ratio(value: float | None) -> str:
     """A ratio, three digits after the point or three in all."""
     if value is None:
@@ -82,8 +100,8 @@ def show_value(value: float, unit: str) -> str:
 
 
 def show_figure(figure: Measurement) -> str:
-    """A value with its half-width: `412 images/s ± 0.4 %`."""
-    return f"{show_value(figure.value, figure.unit)} {half_width(figure.relative)}".rstrip()
+    """A value with its interval: `412 images/s ± 0.4 %`."""
+    return f"{show_value(figure.value, figure.unit)} {figure_width(figure)}".rstrip()
 
 
 def axis_scale(unit: str, typical: float) -> tuple[float, str]:

@@ -183,3 +183,10 @@ def test_a_run_of_which_nothing_is_known_adds_no_answer() -> None:
 def test_runs_of_one_side_may_differ_in_a_variable_that_one_of_them_sets() -> None:
     mixed = Side("b", (*side().runs, *side(variables={"NCCL_P2P_LEVEL": "NVL"}).runs))
     assert named(mixed, mixed) == {"variable OMP_NUM_THREADS": ("96, or unset", "96, or unset")}
+
+
+def test_commits_that_are_compared_are_no_warning_and_a_side_of_several_is() -> None:
+    one, other = ({"git": {"commit": f"{letter * 16}", "dirty": False}} for letter in "ab")
+    assert "git commit" not in named(side(**one), side(**other))
+    mixed = Side("mixed", (*side(**one).runs, *side(**other).runs))
+    assert named(side(**one), mixed)["git commit"] == ("aaaaaaaaaa", "aaaaaaaaaa, or bbbbbbbbbb")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import COSTS, Flip, Miss, Option, OptionStanding, Recommendation, Rival
 from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
 from paceline.core.quantity import show_count
-from paceline.report.numbers import half_width, percent, show_usd, show_value
+from paceline.report.numbers import percent, show_usd, show_value, width
 from paceline.report.text import listed
 
 
@@ -238,11 +237,10 @@ def score_text(reading: Reading | None, advice: Recommendation) -> str:
 
 
 def with_warning(reading: Reading, shown: Callable[[float], str]) -> str:
-    """A value and the larger half of its interval."""
-    if reading.low is None or reading.high is None or not reading.value or reading.low == reading.high:
+    """A value and its interval."""
+    if reading.low == reading.high:
         return shown(reading.value)
-    relative = max(reading.high - reading.value, reading.value - reading.low) / reading.value
-    return f"{shown(reading.value)} {half_width(relative) if math.isfinite(relative) else ''}".rstrip()
+    return f"{shown(reading.value)} {width(reading.value, reading.low, reading.high)}".rstrip()
 
 
 def show_latency(reading: Reading | None) -> str:

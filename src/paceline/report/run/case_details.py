@@ -11,7 +11,7 @@ from paceline.core.quantity import show_duration
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
 from paceline.report.document import Badge, Cell, Details, Finding, Item, Lines, Pairs, Table, Tone
-from paceline.report.numbers import half_width, show_value
+from paceline.report.numbers import show_value, width
 from paceline.report.render.html import is_table, show_fact
 from paceline.report.run.columns import warning_badges
 from paceline.report.run.samples_chart import distribution
@@ -133,8 +133,8 @@ def _figures(figures: Sequence[Measurement]) -> Iterator[Item]:
 
 
 def _with_interval(value: float, unit: str, interval: Interval | None) -> str:
-    width = half_width(interval.relative(value)) if interval is not None and value else ""
-    return f"{show_value(value, unit)} {width}".rstrip()
+    reach = width(value, interval.low, interval.high) if interval is not None else ""
+    return f"{show_value(value, unit)} {reach}".rstrip()
 
 
 def bare(value: float, unit: str) -> str:

@@ -14,7 +14,7 @@ from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.document import Badge, Cell, Column, Tone
-from paceline.report.numbers import half_width, show_at, show_value
+from paceline.report.numbers import figure_width, show_at, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
@@ -206,7 +206,7 @@ def _samples(row: CaseRow) -> Cell:
 def _interval(row: CaseRow) -> Cell:
     if row.headline is None or row.headline.interval is None or row.headline.relative is None:
         return Cell()
-    return Cell(half_width(row.headline.relative).removeprefix("± "), row.headline.relative, _between(row.headline))
+    return Cell(figure_width(row.headline).removeprefix("± "), row.headline.relative, _between(row.headline))
 
 
 def _between(figure: Measurement) -> str:
@@ -227,7 +227,7 @@ def _served(name: str, show: Callable[[float], str]) -> Filler:
             return Cell()
         text, leads = show(figure.value), row.headline is not None and row.headline.name == name
         if name in ("capacity", "throughput") and figure.relative is not None:
-            text = f"{text} {half_width(figure.relative)}"
+            text = f"{text} {figure_width(figure)}"
         return Cell(one_line(text), _sortable(figure.value), _between(figure), leads)
 
     return cell

@@ -26,7 +26,7 @@ from paceline.core.run import RunRecords
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
 from paceline.report.document import Block, Card, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
-from paceline.report.numbers import SI_UNITS, half_width, share, show_figure, show_value
+from paceline.report.numbers import SI_UNITS, figure_width, share, show_figure, show_value
 from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
 from paceline.report.run.case_details import case_details, case_key
@@ -193,7 +193,7 @@ def _leader(summary: RunSummary) -> str:
     if not unit.endswith("/s") or unit in SI_UNITS:
         return f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"
     name = f"{superlative(group)} {group.benchmark} in {unit}"
-    shown = f"{show_count(figure.value)} {half_width(figure.relative)}".rstrip()
+    shown = f"{show_count(figure.value)} {figure_width(figure)}".rstrip()
     return f"{name}: {label.removeprefix(group.benchmark).strip()}, {shown}"
 
 
@@ -264,7 +264,8 @@ def _notes(summary: RunSummary, table: CaseTable, *, is_first: bool) -> Iterator
     """What a reader must know about the figures of a table."""
     if is_first:
         note = (
-            "± is the larger half of the interval that holds the true value with 95 % confidence, or the most that "
+            "± is half of the interval that holds the true value with 95 % confidence (both ends where the halves of a "
+            "wide one are not alike), or the most that "
             "few samples allow; samples that resemble their neighbours count less. "
             f"{'A rate is' if summary.is_micro else 'Throughput is'} all work over all time."
         )
@@ -372,4 +373,4 @@ def _cards(summary: RunSummary) -> Iterator[Card]:
 
 def _card(figure: Measurement, what: str, row: CaseRow) -> Card:
     number, _, unit = show_value(figure.value, figure.unit).partition(" ")
-    return Card(number, unit, half_width(figure.relative), what, one_line(row.label), bool(row.warnings))
+    return Card(number, unit, figure_width(figure), what, one_line(row.label), bool(row.warnings))

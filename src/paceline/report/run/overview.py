@@ -13,7 +13,7 @@ from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.charts import Chart, interval_bars, names_axis
-from paceline.report.numbers import axis_scale, half_width, show_figure
+from paceline.report.numbers import axis_scale, figure_width, show_figure
 from paceline.report.style import ACCENT, CONFIG, WARNING, Spec
 from paceline.report.text import heading, humanize, one_line
 
@@ -105,5 +105,5 @@ def _limit(names: Sequence[str], room: float) -> float | Spec:
 
 def _bar_text(row: CaseRow, figure: Measurement, scale: float) -> str:
     kinds = ", ".join(dict.fromkeys(one_line(warning.kind) for warning in row.warnings))
-    parts = [show_count(figure.value / scale), half_width(figure.relative), f"· {kinds}" if kinds else ""]
+    parts = [show_count(figure.value / scale), figure_width(figure), f"· {kinds}" if kinds else ""]
     return " ".join(part for part in parts if part)

@@ -15,7 +15,7 @@ from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, quantity
 from paceline.report.document import Table
-from paceline.report.numbers import axis_scale, half_width, show_at, show_coordinate, show_value
+from paceline.report.numbers import axis_scale, figure_width, show_at, show_coordinate, show_value
 from paceline.report.style import ACCENT, GRID, INK, WIDTH, Spec, parted
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -99,7 +99,7 @@ def _list(sweep: Sweep, leading: Metric | None) -> Table:
             figure = point.figure(metric.name)
             cells.append(show_value(figure.value, figure.unit) if figure else "")
             if metric == leading:
-                cells.append(half_width(figure.relative).removeprefix("± ") if figure else "")
+                cells.append(figure_width(figure).removeprefix("± ") if figure else "")
         lines.append(tuple(cells))
     title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
     return Table.of_lines(headers, lines, len(axes), one_line(title))
