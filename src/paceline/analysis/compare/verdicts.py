@@ -269,7 +269,7 @@ def compare(
     drafts = [draft for _, drafts in pairings for draft in drafts]
     selection.check(drafts, [record for side in sides for record in side.records])
     drafts = _with_histories(drafts, sides, earlier)
-    histories = list(zip(*zip_longest(*(draft.past for draft in drafts), fillvalue=()), strict=True)) if drafts else []
+    histories = list(zip_longest(*(draft.past for draft in drafts), fillvalue=()))  # of all cases, group by group
     rows = _judged(drafts, ratios([one.before for one in drafts], [one.after for one in drafts], histories))
     made = iter(zip(drafts, rows, strict=True))
     compared = []
