@@ -41,19 +41,25 @@ def spikes(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float
 NOISES = {"independent": independent, "waves": waves, "heavy": heavy, "spikes": spikes}
 
 
-def pairs(noise: str, count: int, samples: int, *, change: float = 0.0, seed: int = 5) -> dict[str, list[Ratio]]:
-    """Ratios of pairs of step times with noise of 1 %, by median time and by rate; the second side is slower."""
+def pairs(
+    noise: str, count: int, samples: int, *, runs: int = 3, between: float = 0.0, change: float = 0.0, seed: int = 5
+) -> dict[str, list[Ratio]]:
+    """Ratios of so many runs a side with noise of 1 % within them, by median time and by rate; the second is slower."""
     rng = np.random.default_rng(seed)
-    sides = [0.1 * (1 + 0.01 * NOISES[noise](rng, (count, samples))) for _ in range(2)]
-    sides[1] *= 1 + change
-    times = [[part(row) for row in side] for side in sides]
-    rates = [
-        [RepeatSamples(Measurement.of_rate(RATE, 32, one.measurement), one.samples) for one in side] for side in times
-    ]
-    return {
-        "time": ratios(*([[one] for one in side] for side in times)),
-        "rate": ratios(*([[one] for one in side] for side in rates)),
-    }
+    made: dict[str, list[list[list[RepeatSamples]]]] = {"time": [], "rate": []}
+    for factor in (1.0, 1.0 + change):
+        levels = 1 + between * rng.standard_normal((count * runs, 1))
+        table = 0.1 * factor * levels * (1 + 0.01 * NOISES[noise](rng, (count * runs, samples)))
+        times = [part(row) for row in table]
+        rates = [RepeatSamples(Measurement.of_rate(RATE, 32, one.measurement), one.samples) for one in times]
+        for name, parts in (("time", times), ("rate", rates)):
+            made[name].append([runs_of(*parts[place : place + runs]) for place in range(0, len(parts), runs)])
+    return {name: ratios(*sides) for name, sides in made.items()}
+
+
+def runs_of(*parts: RepeatSamples) -> list[RepeatSamples]:
+    """Each part is a run, all of one session."""
+    return [one._replace(run=str(number), session="s") for number, one in enumerate(parts)]
 
 
 def part(samples: Sequence[float] | NDArray[np.float64]) -> RepeatSamples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
-from support.records import ENVIRONMENT, STEP_TIME, case, record, run_of, throughput
+from support.records import ENVIRONMENT, STARTED, STEP_TIME, case, record, run_of, throughput
 
 IMAGES = throughput("images/s")
 MODELS = ("resnet50", "bert-large", "gpt2-small", "vit-base", "lstm", "detr")
@@ -50,12 +51,32 @@ def renamed(run: RunRecords, run_id: str) -> RunRecords:
     return RunRecords(run=run.run.model_copy(update={"id": run_id}), records=records)
 
 
-def before_and_after() -> tuple[RunRecords, RunRecords]:
+def again(run: RunRecords, times: int = 3) -> tuple[RunRecords, ...]:
+    """The same so many times in one session, under other ids: what nothing scatters."""
+    return tuple(renamed(run, f"{run.run.id}-{number}") for number in range(times))
+
+
+def apart(run: RunRecords) -> RunRecords:
+    """The same in a session of its own."""
+    return RunRecords(run=run.run.model_copy(update={"session": run.run.id}), records=run.records)
+
+
+def before_and_after() -> tuple[tuple[RunRecords, ...], tuple[RunRecords, ...]]:
+    """Three runs of each side, in sessions of their own, as those of a new driver are."""
+    both = [_before_and_after(number) for number in range(3)]
+    return tuple(apart(before) for before, _ in both), tuple(apart(after) for _, after in both)
+
+
+def _before_and_after(number: int) -> tuple[RunRecords, RunRecords]:
     """One case got 5 % slower, one 4 % faster, one failed, one has warnings; driver and torch are newer."""
-    before = side(1, run_id="20260314-090000-aaaa")
+    before = side(
+        1 + 10 * number, run_id=f"20260314-09000{number}-aaaa", started_at=STARTED + timedelta(minutes=number)
+    )
     software = ENVIRONMENT["software"] | {"packages": {"torch": "2.10.0", "numpy": "2.3.5"}}
     environment = ENVIRONMENT | {"driver": {"version": "580.10.01", "cuda": "12.9"}, "software": software}
-    after = side(2, CHANGES, run_id="20260315-090000-bbbb", environment=environment)
+    later = STARTED + timedelta(days=1, minutes=number)
+    run_id = f"20260315-09000{number}-bbbb"
+    after = side(2 + 10 * number, CHANGES, run_id=run_id, environment=environment, started_at=later)
     warning = RecordWarning(kind="throttled", message="the clock fell by 9 %", remedy="improve the cooling")
     after.records[1] = after.records[1].model_copy(update={"warnings": [warning]})
     cause = Cause(kind=CauseKind.DEVICE_MEMORY, message="2.0 GiB more were asked for")

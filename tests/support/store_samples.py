@@ -74,6 +74,9 @@ def a_store(path: Path) -> Path:
 def as_of_first_release(engine: Engine) -> None:
     """Turn a store into what version 0.1.0 would have written."""
     with engine.begin() as connection:
+        connection.execute(text("DROP INDEX ix_runs_machine"))
+        for column in ("session", "machine"):
+            connection.execute(text(f"ALTER TABLE runs DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE records DROP COLUMN description"))
         connection.execute(text("ALTER TABLE records RENAME COLUMN warnings TO doubts"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))

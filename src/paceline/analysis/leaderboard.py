@@ -1,11 +1,12 @@
-"""Who is best at a piece of work: machines, software and choices side by side; overlapping intervals are level."""
+"""Who is best at a piece of work: machines, software and choices side by side; what runs do not show is not ranked."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from paceline.analysis.compare.significance import FLOOR, RepeatSamples, parts_of
 from paceline.analysis.configuration import MACHINE, RANKS, TARGET, Configuration, configuration_of, labels
 from paceline.analysis.cost import HourlyPrice, Prices, energy_of
 from paceline.analysis.figures import Reading
@@ -16,6 +17,9 @@ from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.session import sessions_of
+from paceline.core.stats import CONFIDENCE, student_quantile, student_upper
+from paceline.core.uncertainty import Part, differences, estimates
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ def boards(sources: Iterable[RunRecords], prices: Prices, *, metric: str | None 
     """A board for each piece of work, the largest first; without a metric, by the one that leads each benchmark."""
     candidates: list[_Candidate] = []
     metrics: set[str] = set()
-    for source in sources:
+    read = list(sources)
+    for source in read:
         for record in source.records:
             if record.outcome is not Outcome.OK:
                 continue
@@ -85,11 +90,16 @@ def boards(sources: Iterable[RunRecords], prices: Prices, *, metric: str | None 
             candidates.append(_Candidate(record, source.run, configuration, software, value))
     if metric is not None and not candidates and metrics:
         raise unknown("metric", metric, metrics)
-    same = group_by(
+    works = group_by(
         candidates, lambda one: (one.configuration.work, one.measurement.metric.name, one.measurement.metric.unit)
     )
-    made = [_board(work, members, prices) for (work, _, _), members in same.items()]
-    return sorted(made, key=lambda board: (-len(board.entries), board.work))
+    sessions = sessions_of(source.run for source in read)
+    made = []
+    for (work, _, _), members in works.items():
+        groups = list(group_by(members, lambda one: (one.configuration.key, one.software)).values())
+        repeats = [[RepeatSamples(one.measurement, (), one.run.id, sessions[one.run.id]) for one in g] for g in groups]
+        made.append(_Unplaced(work, members[0].measurement.metric, groups, parts_of(repeats)))
+    return sorted(_placed(made, prices), key=lambda board: (-len(board.entries), board.work))
 
 
 def software_of(run: Run) -> dict[str, str]:
@@ -107,31 +117,80 @@ def is_rate(metric: Metric) -> bool:
     return metric.unit.endswith("/s") and metric.better is Better.HIGHER
 
 
-def _board(work: str, members: Sequence[_Candidate], prices: Prices) -> Board:
-    metric = members[0].measurement.metric
-    sign = 1.0 if metric.better is Better.LOWER else -1.0
-    groups = group_by(members, lambda member: (member.configuration.key, member.software))
-    entries = [_entry(group, metric, prices) for group in groups.values()]
+@dataclass(frozen=True)
+class _Unplaced:
+    """The measurements of one board, by entry."""
+
+    work: str
+    metric: Metric
+    groups: list[list[_Candidate]]
+    parts: list[list[Part]]
+
+
+def _placed(made: Sequence[_Unplaced], prices: Prices) -> Iterator[Board]:
+    """The boards with places: what does not differ significantly from the first at a place shares it."""
+    readings = _readings([pair for one in made for pair in zip(one.groups, one.parts, strict=True)])
+    boards = []
+    for one in made:
+        entries = [_entry(group, one.metric, prices, next(readings)) for group in one.groups]
+        boards.append(_ordered(one, entries))
+    places = _places([parts for _, parts in boards])
+    for (board, _), of_board in zip(boards, places, strict=True):
+        placed = (replace(entry, place=place) for entry, place in zip(board.entries, of_board, strict=True))
+        yield replace(board, entries=tuple(placed))
+
+
+def _places(boards: Sequence[Sequence[Sequence[Part]]]) -> list[list[int]]:
+    """The place of each entry, which come best first: a board's leader against the next, for all boards at a time."""
+    places = [[1] for _ in boards]
+    leaders = [0] * len(boards)
+    for position in range(1, max(map(len, boards), default=0)):
+        active = [number for number, entries in enumerate(boards) if position < len(entries)]
+        compared = differences([boards[one][leaders[one]] for one in active], [boards[one][position] for one in active])
+        for number, change, variance, freedom in zip(
+            active, compared.changes, compared.variances, compared.freedoms, strict=True
+        ):
+            # Without a variance, as from one run each, nothing is decided.
+            distance = abs(change) / math.sqrt(max(variance, 2 * FLOOR**2))
+            if freedom >= 1 and student_upper(distance, freedom) <= (1.0 - CONFIDENCE) / 2.0:
+                leaders[number] = position
+            places[number].append(leaders[number] + 1)
+    return places
+
+
+def _readings(entries: Sequence[tuple[Sequence[_Candidate], Sequence[Part]]]) -> Iterator[Reading]:
+    """The mean of each entry and its interval, from how its runs or sessions differ; a single one has its own."""
+    estimate = estimates([parts for _, parts in entries])
+    for place, (group, _) in enumerate(entries):
+        log, variance = float(estimate.logs[place]), float(estimate.variances[place])
+        if len(group) == 1:
+            yield Reading.of(group[0].measurement)
+        elif not math.isfinite(log):
+            yield Reading(math.fsum(one.measurement.value for one in group) / len(group))
+        else:
+            freedom = max(1.0, float(estimate.freedoms[place]))
+            reach = student_quantile(0.5 + CONFIDENCE / 2.0, freedom) * math.sqrt(variance)
+            yield Reading(math.exp(log), math.exp(log - reach), math.exp(log + reach))
+
+
+def _ordered(made: _Unplaced, entries: Sequence[Entry]) -> tuple[Board, list[list[Part]]]:
+    """The board with its entries named, the best first, and the parts of each."""
     # The machine has a column of its own.
     choices = [
         {name: value for name, value in entry.configuration.choices.items() if name not in (MACHINE, TARGET, RANKS)}
         for entry in entries
     ]
-    names = labels([Configuration(work, rest) for rest in choices])
+    names = labels([Configuration(made.work, rest) for rest in choices])
     named = [replace(entry, label=name) for entry, name in zip(entries, names, strict=True)]
-    ordered = sorted(named, key=lambda entry: (sign * entry.reading.value, entry.machine, entry.label))
-    placed: list[Entry] = []
-    leader, place = ordered[0].reading, 1
-    for position, entry in enumerate(ordered, start=1):
-        # What does not differ significantly from the first at a place shares it; without an interval, equal values do.
-        if not leader.overlaps(entry.reading) and leader.value != entry.reading.value:
-            leader, place = entry.reading, position
-        placed.append(replace(entry, place=place))
-    return Board(work, metric, tuple(placed))
+    sign = 1.0 if made.metric.better is Better.LOWER else -1.0
+    pairs = sorted(
+        zip(named, made.parts, strict=True),
+        key=lambda pair: (sign * pair[0].reading.value, pair[0].machine, pair[0].label),
+    )
+    return Board(made.work, made.metric, tuple(entry for entry, _ in pairs)), [parts for _, parts in pairs]
 
 
-def _entry(group: Sequence[_Candidate], metric: Metric, prices: Prices) -> Entry:
-    reading = hull([Reading.of(one.measurement) for one in group])
+def _entry(group: Sequence[_Candidate], metric: Metric, prices: Prices, reading: Reading) -> Entry:
     energies = [energy for one in group if (energy := energy_of(one.record)) is not None]
     hourly = [price for one in group if (price := prices.of(one.record, one.run)) is not None]
     price = hourly[-1] if len({one.usd for one in hourly}) == 1 else None

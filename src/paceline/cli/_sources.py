@@ -15,12 +15,13 @@ from paceline.analysis.compare.matching import Side
 from paceline.analysis.roofline import MEASURE, KnownCeilings
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.profile import Ceiling
-from paceline.core.run import RunRecords
+from paceline.core.run import Run, RunRecords
 from paceline.core.subject import BYTES, DEVICE_MEMORY
 from paceline.devices import accelerators
 from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
+    from paceline.analysis.compare.verdicts import Earlier
     from paceline.analysis.diagnose.table import NodeResults, NodeTable
 
 
@@ -104,6 +105,18 @@ def read_sources(texts: Sequence[str], store: str | None) -> list[Side]:
             return Side(name, tuple(stored().load(run_id) for run_id in ids))
 
         return [read(text) for text in texts]
+
+
+def earlier_runs(texts: Sequence[str], store: str | None) -> Earlier | None:
+    """Where to ask for other runs of the same machines; files and published figures have no store."""
+    from paceline.store import open_reader
+
+    def read(runs: Sequence[Run], metrics: Sequence[str]) -> Sequence[RunRecords]:
+        with open_reader(store) as opened:
+            return opened.earlier(runs, metrics)
+
+    is_stored = any(not text.startswith(PUBLISHED) and not _looks_like_a_file(text) for text in texts)
+    return read if is_stored else None
 
 
 def _looks_like_a_file(text: str) -> bool:

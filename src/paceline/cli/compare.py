@@ -8,6 +8,9 @@ import click
 
 from paceline.cli._answers import Answer, format_options
 
+UNDECIDED = 3  # the exit code of a gate that neither passes nor fails
+MOST_LINES = 10  # of cases that a gate cannot decide
+
 
 @click.command("compare")
 @click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True)
@@ -21,7 +24,8 @@ from paceline.cli._answers import Answer, format_options
     "limits",
     multiple=True,
     metavar="METRIC<RATIO",
-    help="Exit with 1 where new / reference is significantly beyond this, like 'throughput<0.97'; '*' is every metric.",
+    help="Exit with 1 where new / reference is significantly beyond this, like 'throughput<0.97', with 3 where that "
+    "cannot be decided; '*' is every metric.",
 )
 @click.option("--strict", is_flag=True, help="With --fail-on: also where the change is not significant.")
 @format_options()
@@ -42,8 +46,8 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run of 'paceline ab' is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare.verdicts import Limit, compare, compare_paired, is_interleaved, violations
-    from paceline.cli._sources import read_sources
+    from paceline.analysis.compare.verdicts import Limit, compare, compare_paired, is_interleaved, undecided, violations
+    from paceline.cli._sources import earlier_runs, read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage
     from paceline.report.compare import document as pages
@@ -57,16 +61,22 @@ def command(
         compared = read_sources(sides, store)
         runs = compared[0].runs
         if len(compared) > 1:
-            comparison = compare(compared, metrics=metrics, also=also, every=every)
+            earlier = earlier_runs(sides, store)
+            comparison = compare(compared, metrics=metrics, also=also, every=every, earlier=earlier)
         elif len(runs) == 1 and is_interleaved(runs[0]):
             comparison = compare_paired(runs[0], metrics=metrics, also=also, every=every)
         else:
             message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
             raise InputError("one-side", message, value=sides[0])
     crossed = violations(comparison, bounds, strict=strict)
+    open_rows = [] if strict else undecided(comparison, bounds)
     page = pages.document(comparison, full=answer.kind in ("html", "md"), every=whole)
-    data = {"csv": lambda: pages.csv_text(comparison), "json": lambda: pages.json_text(comparison, crossed)}
+    data = {"csv": lambda: pages.csv_text(comparison), "json": lambda: pages.json_text(comparison, crossed, open_rows)}
     answer.give(page, "paceline-compare", data)
     for violation in crossed:
         click.echo(f"paceline: fails on {pages.violation_words(violation)}", err=True)
-    sys.exit(1 if crossed else 0)
+    for one in open_rows[:MOST_LINES]:
+        click.echo(f"paceline: cannot decide {pages.undecided_words(one)}", err=True)
+    if len(open_rows) > MOST_LINES:
+        click.echo(f"paceline: and cannot decide {len(open_rows) - MOST_LINES} more", err=True)
+    sys.exit(1 if crossed else UNDECIDED if open_rows else 0)

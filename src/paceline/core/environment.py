@@ -163,6 +163,8 @@ class Environment(EnvironmentPart):
     host: str | None = None
     system: str | None = None  # Linux
     kernel: str | None = None
+    boot: str | None = None
+    """The kernel's name for the time since the machine was started"""
     distribution: str | None = None
     architecture: str | None = None
     container: str | None = None

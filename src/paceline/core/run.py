@@ -26,6 +26,7 @@ class Run(BaseModel):
     started_at: datetime
     ended_at: datetime | None = None
     version: str  # of Paceline
+    session: str = ""  # runs of one machine in a row share it; empty until the run is stored
     command: list[str] = Field(default_factory=list)
     tags: list[str] = Field(default_factory=list)  # names that people gave it; several runs may share one
     environment: Environment = Environment()

@@ -7,7 +7,7 @@ import platform
 import socket
 
 from paceline.core.environment import Cpu, Environment, Memory
-from paceline.core.probe import attempt
+from paceline.core.probe import ROOT, attempt, read_text
 from paceline.devices import describe_devices
 from paceline.machine import container, cpu, software
 
@@ -21,6 +21,7 @@ def describe() -> Environment:
         host=attempt(socket.gethostname),
         system=platform.system() or None,
         kernel=platform.release() or None,
+        boot=read_text(ROOT / "proc/sys/kernel/random/boot_id"),
         distribution=attempt(lambda: platform.freedesktop_os_release().get("PRETTY_NAME")),
         architecture=platform.machine() or None,
         container=attempt(container.container),

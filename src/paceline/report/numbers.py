@@ -22,6 +22,8 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
 MS = 1e-3  # seconds in a millisecond
+WIDE = 0.1  # a part of the value, from which both ends of an interval are shown unless they are alike
+SKEWED = 1.25  # times the other half
 _LEAST = 0.001  # percent that are shown as a number
 
 

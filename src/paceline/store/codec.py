@@ -17,9 +17,10 @@ from paceline.core.case import Case
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import Run
+from paceline.core.session import machine_key
 from paceline.core.subject import Description
 
-RUN = ("id", "name", "status", "started_at", "ended_at", "version", "command", "tags", "environment")
+RUN = ("id", "name", "status", "started_at", "ended_at", "version", "session", "command", "tags", "environment")
 RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "warnings", "conditions", "description")
 MEASUREMENT = ("metric", "scope", "at", "statistic", "summary", "derived_from", "work")
 
@@ -53,7 +54,7 @@ def pack(samples: Sequence[float] | NDArray[np.float64]) -> bytes:
 
 def run_row(run: Run, runner: Mapping[str, Any]) -> dict[str, Any]:
     """A run as a row of `runs`; its cases are rows of their own."""
-    return run.model_dump(exclude={"cases"}) | {"runner": runner}
+    return run.model_dump(exclude={"cases"}) | {"machine": machine_key(run.environment), "runner": runner}
 
 
 def case_row(run_id: str, case: Case) -> dict[str, Any]:

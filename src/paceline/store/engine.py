@@ -30,16 +30,18 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
+from paceline.core.session import machine_key, sessions_of
 from paceline.store import codec, spool
 from paceline.store.location import (
     DESCRIBED_SINCE,
     REVISIONS,
     SCHEMA_VERSION,
+    SESSIONS_SINCE,
     VERSION_TABLE,
     Location,
     bad_postgres_url,
 )
-from paceline.store.reader import BUSY_SECONDS, is_read_only, load_records, read_only_options
+from paceline.store.reader import BUSY_SECONDS, is_read_only, load_records, load_runs, read_only_options
 from paceline.store.schema import metadata, records, runs, schema_version, version_metadata
 from paceline.store.store import Store, ask, opening_error
 
@@ -89,6 +91,8 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
                 _upgrade(connection)
                 if version < DESCRIBED_SINCE:
                     describe_records(connection)
+                if version < SESSIONS_SINCE:
+                    assign_sessions(connection)
 
 
 def _create(connection: Connection) -> None:
@@ -115,6 +119,15 @@ def describe_records(connection: Connection) -> None:
             attempt = {"run_id": run_id, "case_index": record.case.index, "attempt": record.attempt}
             description = codec.description_of(described(record, environment))
             connection.execute(update(records).filter_by(**attempt).values(description=description))
+
+
+def assign_sessions(connection: Connection) -> None:
+    """Say of every run on which machine and in which session it was taken."""
+    stored = load_runs(partial(ask, connection))
+    sessions = sessions_of(stored)
+    for run in stored:
+        values = {"session": sessions[run.id], "machine": machine_key(run.environment)}
+        connection.execute(update(runs).where(runs.c.id == run.id).values(values))
 
 
 def migration_config() -> Config:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,8 +25,10 @@ from pydantic import BaseModel, ConfigDict
 
 from paceline.core.errors import InputError, unknown
 from paceline.core.gc_pause import no_garbage
+from paceline.core.grouping import group_by
 from paceline.core.record import Measurement, PackedSamples, Record
 from paceline.core.run import Run, RunRecords, RunStatus
+from paceline.core.session import machine_key
 from paceline.core.stats import Summary
 from paceline.store import codec, spool
 from paceline.store.location import SCHEMA_VERSION, VERSION_TABLE, Location, status_of
@@ -38,6 +41,7 @@ LAST_ATTEMPT = """attempt = (
 )"""
 _NEWEST_FIRST = "ORDER BY started_at DESC, id DESC"
 _RUNS_AT_ONCE = 500  # a statement takes only so many values
+_EARLIER_RUNS, _EARLIER_RECORDS = 30, 20_000  # that are read to see how far runs scatter
 _DOCUMENTS = {
     *("command", "tags", "environment", "runner"),
     *("case", "cause", "facts", "warnings", "conditions", "description"),
@@ -220,8 +224,7 @@ class Reader(ABC):
             runs: list[Run] = []
             of_run: dict[str, list[Record]] = defaultdict(list)
             for start in range(0, len(run_ids), _RUNS_AT_ONCE):
-                some = {f"run{n}": run_id for n, run_id in enumerate(run_ids[start : start + _RUNS_AT_ONCE])}
-                names = ", ".join(f":{name}" for name in some)
+                some, names = _named("run", run_ids[start : start + _RUNS_AT_ONCE])
                 runs += load_runs(ask, f"id IN ({names})", some)
                 which = (
                     f"run_id IN ({names}) AND outcome = 'ok' AND {LAST_ATTEMPT} "
@@ -231,6 +234,34 @@ class Reader(ABC):
                     of_run[record.run_id].append(record)
             runs.sort(key=lambda run: (run.started_at, run.id))
             return [RunRecords.model_construct(run=run, records=of_run[run.id]) for run in runs]
+
+    def earlier(self, runs: Sequence[Run], metrics: Sequence[str]) -> list[RunRecords]:
+        """Other runs of the machines of these, the newest ones, with these metrics alone and without samples."""
+        machines = sorted({machine_key(run.environment) for run in runs} - {""})
+        if not machines or not metrics:
+            return []
+        theirs, where = _named("machine", machines)
+        these, which = _named("run", [run.id for run in runs])
+        names, measured = _named("metric", metrics)
+        with self.asking("read earlier runs") as ask, no_garbage():
+            rows = ask(
+                "SELECT id, (SELECT count(*) FROM records WHERE run_id = runs.id) FROM runs "
+                f"WHERE machine IN ({where}) AND id NOT IN ({which}) {_NEWEST_FIRST} LIMIT {_EARLIER_RUNS}",
+                theirs | these,
+            )
+            counts = dict(rows)
+            totals = accumulate(counts.values())
+            ids = [run_id for run_id, total in zip(counts, totals, strict=True) if total <= _EARLIER_RECORDS]
+            if not ids:
+                return []
+            some, chosen = _named("run", ids)
+            good = f"run_id IN ({chosen}) AND outcome = 'ok' AND {LAST_ATTEMPT}"
+            records = load_records(ask, good, some | names, samples=False, measured=f"name IN ({measured})")
+            of_run = group_by(records, lambda record: record.run_id)
+            return [
+                RunRecords.model_construct(run=run, records=of_run.get(run.id, []))
+                for run in load_runs(ask, f"id IN ({chosen})", some)
+            ]
 
     def find_run(self, text: str) -> str:
         """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
@@ -261,6 +292,12 @@ class Reader(ABC):
         listed = f"{', '.join(matches[:10])}{more}"
         message = f"'{text}' is the beginning of {len(matches)} runs: {listed}; type more of yours"
         raise InputError("ambiguous-run", message, value=text)
+
+
+def _named(name: str, values: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Values of a query by name, and the names as a query lists them."""
+    named = {f"{name}{place}": value for place, value in enumerate(values)}
+    return named, ", ".join(f":{one}" for one in named)
 
 
 def _all_ids(ask: Ask) -> list[str]:

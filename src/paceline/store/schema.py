@@ -55,6 +55,8 @@ runs = sa.Table(
     sa.Column("started_at", UtcDateTime, nullable=False, index=True),
     sa.Column("ended_at", UtcDateTime),
     sa.Column("version", sa.Text, nullable=False),
+    sa.Column("session", sa.Text, nullable=False, server_default=""),
+    sa.Column("machine", sa.Text, nullable=False, server_default="", index=True),
     sa.Column("command", Document, nullable=False),
     sa.Column("tags", Document, nullable=False, server_default="[]"),
     sa.Column("environment", Document, nullable=False),

@@ -20,10 +20,11 @@ from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
 from paceline.core.run import Run, RunStatus
+from paceline.core.session import machine_key, session_of
 from paceline.store import codec, location, spool
 from paceline.store.location import Location
 from paceline.store.queue import JobQueue, Writing
-from paceline.store.reader import Ask, Reader
+from paceline.store.reader import Ask, Reader, load_runs
 from paceline.store.schema import cases, measurements, partials, records, runs
 
 # What a database's message contains, and what to do about it.
@@ -148,10 +149,17 @@ class Store(Reader):
         return location.is_alive(runner)
 
     def begin_within(self, connection: Connection, run: Run) -> None:
-        """Store a new run as part of a larger change."""
+        """Store a new run as part of a larger change; it then knows its session."""
+        run.session = run.session or self._session(connection, run)
         connection.execute(insert(runs), codec.run_row(run, location.this_runner()))
         if run.cases:
             connection.execute(insert(cases), [codec.case_row(run.id, case) for case in run.cases])
+
+    def _session(self, connection: Connection, run: Run) -> str:
+        # Several may run at once, and an earlier one may have ended last.
+        newest = "id IN (SELECT id FROM runs WHERE machine = :machine ORDER BY started_at DESC LIMIT 20)"
+        on_machine = load_runs(partial(ask, connection), newest, {"machine": machine_key(run.environment)})
+        return session_of(run, reversed(on_machine))
 
     def finish_within(self, connection: Connection, run_id: str, status: RunStatus) -> None:
         """Set how the run ended as part of a larger change."""

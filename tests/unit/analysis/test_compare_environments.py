@@ -34,7 +34,6 @@ def gpus(**changes: Any) -> list[dict[str, Any]]:
         ({"software": ENVIRONMENT["software"] | {"packages": {"torch": "2.10"}}}, "torch"),
         ({"cpu": ENVIRONMENT["cpu"] | {"model": "another"}}, "CPU"),
         ({"cpu": ENVIRONMENT["cpu"] | {"governor": "powersave"}}, "CPU governor"),
-        ({"git": {"commit": "0123456789abcdef", "dirty": False}}, "git commit"),
         ({"variables": ENVIRONMENT["variables"] | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}},
          "variable TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
         ({"memory": ENVIRONMENT["memory"] | {"limit": 8 * 1024**3}}, "memory limit"),
@@ -122,12 +121,6 @@ def of(part: str, **changes: Any) -> dict[str, Any]:
         ({}, {"container": "docker"}, "container", ("none", "docker")),
         ({"virtualization": "kvm"}, {"virtualization": "none"}, "virtualization", ("kvm", "none")),
         ({}, of("software", python="3.12.9"), "Python", ("3.11", "3.12")),
-        (
-            {"git": {"commit": "0123456789abcdef", "dirty": False}},
-            {"git": {"commit": "0123456789abcdef", "dirty": True}},
-            "git commit",
-            ("0123456789", "0123456789 with changes"),
-        ),
         ({}, of("software", packages={"torch": "2.9.1", "triton": "3.0"}), "triton", ("absent", "3.0")),
         ({}, {"variables": {"NCCL_P2P_LEVEL": "NVL"}}, "variable OMP_NUM_THREADS", ("96", "unset")),
     ],
@@ -190,3 +183,10 @@ def test_a_run_of_which_nothing_is_known_adds_no_answer() -> None:
 def test_runs_of_one_side_may_differ_in_a_variable_that_one_of_them_sets() -> None:
     mixed = Side("b", (*side().runs, *side(variables={"NCCL_P2P_LEVEL": "NVL"}).runs))
     assert named(mixed, mixed) == {"variable OMP_NUM_THREADS": ("96, or unset", "96, or unset")}
+
+
+def test_commits_that_are_compared_are_no_warning_and_a_side_of_several_is() -> None:
+    one, other = ({"git": {"commit": f"{letter * 16}", "dirty": False}} for letter in "ab")
+    assert "git commit" not in named(side(**one), side(**other))
+    mixed = Side("mixed", (*side(**one).runs, *side(**other).runs))
+    assert named(side(**one), mixed)["git commit"] == ("aaaaaaaaaa", "aaaaaaaaaa, or bbbbbbbbbb")

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import Comparison, ComparisonVerdict, Limit, Mean, compare, violations
+from paceline.analysis.compare.verdicts import (
+    Comparison,
+    ComparisonVerdict,
+    Limit,
+    Mean,
+    compare,
+    undecided,
+    violations,
+)
 from paceline.core.errors import InputError
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
-from paceline.core.run import RunRecords
+from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Interval
-from support.compare_records import MODELS, before_and_after, renamed, side, trained
+from paceline.core.uncertainty import Level
+from support.compare_records import MODELS, again, before_and_after, renamed, side, trained
 from support.records import ENVIRONMENT, LOSS, MEMORY, STEP_TIME, case, literal_run, record, run_of, throughput
 from support.refused import refused
 
 
-def compared(one: RunRecords, other: RunRecords, **more: object) -> Comparison:
-    return compare([Side("before", (one,)), Side("after", (other,))], **more)  # type: ignore[arg-type]
+def compared(one: RunRecords, other: RunRecords, times: int = 3, **more: object) -> Comparison:
+    """Each of them so many times."""
+    sides = [Side("before", again(one, times)), Side("after", again(other, times))]
+    return compare(sides, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def planted() -> Comparison:
-    return compared(*before_and_after())
+    before, after = before_and_after()
+    return compare([Side("before", before), Side("after", after)])
 
 
 def test_planted_changes_are_called_and_the_others_not(planted: Comparison) -> None:
@@ -42,7 +56,7 @@ def test_planted_changes_are_called_and_the_others_not(planted: Comparison) -> N
 
 def test_the_ratio_is_new_over_reference_and_the_gain_points_up(planted: Comparison) -> None:
     before, after = before_and_after()
-    slower = compared(before, after, metrics=["step_time"]).pairings[0].rows[1]
+    slower = compare([Side("a", before), Side("b", after)], metrics=["step_time"]).pairings[0].rows[1]
     assert slower.ratio.value == pytest.approx(1 / 0.95, abs=0.005)
     assert slower.gain == pytest.approx(0.95, abs=0.005)
     assert slower.verdict is ComparisonVerdict.WORSE
@@ -89,8 +103,7 @@ def test_kinds_of_cases_have_means_of_their_own() -> None:
 def test_several_runs_of_a_side_pool() -> None:
     before = Side("tag", tuple(side(seed, run_id=str(seed)) for seed in (1, 2, 3)))
     comparison = compare([before, Side("b", (side(4, run_id="4"),))])
-    assert all(row.parts == (3, 1) for row in comparison.rows)
-    assert not comparison.pairings[0].is_single
+    assert all((row.parts, row.ratio.runs) == ((3, 1), (3, 1)) for row in comparison.rows)
 
 
 def test_every_other_side_is_compared_with_the_first() -> None:
@@ -104,8 +117,8 @@ def test_one_value_is_never_significant() -> None:
         rate = throughput("images/s")
         return run_of([record(case(0, "train", "x", model="x"), [Measurement.of_value(rate, value)])])
 
-    (row,) = compared(published(1.0), published(100.0)).rows
-    assert row.verdict is ComparisonVerdict.SINGLE
+    (row,) = compared(published(1.0), published(100.0), times=1).rows
+    assert row.verdict is ComparisonVerdict.UNDECIDED
     assert row.ratio.interval is None
     (mean,) = compared(literal_run(), literal_run()).pairings[0].means
     assert mean.interval is not None
@@ -196,7 +209,7 @@ def test_published_figures_stand_beside_a_run() -> None:
     (pairing,) = compare([Side("published:libai", (published_records("libai"),)), Side("ours", (run,))]).pairings
     (row,) = pairing.rows
     assert row.ratio.reference == pytest.approx(17.52, abs=0.01)
-    assert row.verdict is ComparisonVerdict.SINGLE
+    assert row.verdict is ComparisonVerdict.UNDECIDED
     assert pairing.environment == ()
     assert len(pairing.matched.only_reference) == 41
     assert len(published_records("megatron").records) == 42
@@ -229,53 +242,88 @@ def rate(value: float, **more: object) -> Measurement:
     return Measurement.of_value(RATE, value, **more)  # type: ignore[arg-type]
 
 
-def test_a_mean_combines_the_errors_of_its_cases_and_their_degrees_of_freedom() -> None:
-    def three(place: int, *values: float) -> list[Record]:
-        return [measured(rate(value), index=place, title=f"m{place}", repeat=number + 1)
-                for number, value in enumerate(values)]  # fmt: skip
-
-    before = run_of([*three(0, 1.0, 1.1, 1.05), *three(1, 2.0, 2.5)])
-    after = run_of([*three(0, 1.2, 1.3), *three(1, 2.1, 2.2)])
-    (pairing,) = compared(before, after).pairings
-    rows = pairing.rows
-    assert [row.ratio.freedom for row in rows] == [3, 2]
-    errors = [row.ratio.error or math.nan for row in rows]
-    centre = sum(math.log(row.ratio.value or math.nan) for row in rows) / 2
-    freedom = sum(error**2 for error in errors) ** 2 / (errors[0] ** 4 / 3 + errors[1] ** 4 / 2)
-    assert 2 < freedom < 4
-    reach = stats.t.ppf(0.975, math.floor(freedom)) * math.sqrt(sum(error**2 for error in errors)) / 2
-    (mean,) = pairing.means
-    assert mean.value == pytest.approx(math.exp(centre))
-    assert mean.interval is not None
-    ends = (mean.interval.low, mean.interval.high, mean.interval.confidence)
-    assert ends == pytest.approx((math.exp(centre - reach), math.exp(centre + reach), 0.95), rel=1e-8)
+def runs_with(*values: Sequence[float]) -> tuple[RunRecords, ...]:
+    """A run for each, with a case for each of its values."""
+    return tuple(
+        renamed(run_of([measured(rate(one), index=n, title=f"m{n}") for n, one in enumerate(each)]), f"r{number}")
+        for number, each in enumerate(values)
+    )
 
 
-def test_a_mean_of_pairs_alike_has_exactly_their_freedom_together() -> None:
-    def two(*values: float) -> RunRecords:
-        return run_of(
-            [measured(rate(value), index=place, title=f"m{place}", repeat=number + 1)
-             for place in range(3) for number, value in enumerate(values)]
-        )  # fmt: skip
-
-    (pairing,) = compared(two(1.0, 1.1), two(1.2, 1.4)).pairings
-    error = pairing.rows[0].ratio.error
-    assert error is not None
+def test_a_mean_is_as_sure_as_the_means_of_runs_over_their_cases() -> None:
+    """What shifts a run shifts all its cases: as many cases as there are do not make up for few runs."""
+    before = runs_with((1.0, 2.0), (1.1, 2.2), (1.05, 2.1))
+    after = runs_with((1.2, 2.1), (1.3, 2.4), (1.25, 2.2))
+    (pairing,) = compare([Side("a", before), Side("b", after)]).pairings
+    logs = [np.log([[1.0, 2.0], [1.1, 2.2], [1.05, 2.1]]), np.log([[1.2, 2.1], [1.3, 2.4], [1.25, 2.2]])]
+    welch = stats.ttest_ind(logs[1].mean(axis=1), logs[0].mean(axis=1), equal_var=False).confidence_interval()
     (mean,) = pairing.means
     assert mean.interval is not None
-    reach = stats.t.ppf(0.975, 3 * 2) * error / math.sqrt(3)
-    assert mean.interval.high / mean.value == pytest.approx(math.exp(reach), rel=1e-8)
+    assert (mean.interval.low, mean.interval.high) == pytest.approx(tuple(np.exp(welch)), rel=1e-6)
+    assert mean.value == pytest.approx(math.exp(logs[1].mean() - logs[0].mean()))
 
 
-def test_a_mean_of_a_case_without_an_interval_has_none() -> None:
-    single = [measured(rate(1.0), index=0, title="a"), trained(1, "b", [0.1, 0.11, 0.1, 0.12])]
-    (pairing,) = compared(run_of(single), run_of(single)).pairings
-    mean = pairing.means[0]
+def test_a_mean_of_cases_that_some_runs_lack_has_no_interval() -> None:
+    before = runs_with((1.0, 2.0), (1.1, 2.2), (1.05,))
+    (mean,) = compare([Side("a", before), Side("b", before)]).pairings[0].means
     assert (mean.count, mean.value, mean.interval, mean.is_change) == (2, pytest.approx(1.0), None, False)
-    # One run of each side: but for the single value, intervals rest on samples alone.
-    assert pairing.is_single
-    assert pairing.count(ComparisonVerdict.SINGLE) == 1
-    assert pairing.count(ComparisonVerdict.SAME) == 1
+
+
+def test_a_mean_of_one_run_each_has_no_interval() -> None:
+    single = runs_with((1.0, 2.0))
+    (pairing,) = compare([Side("a", single), Side("b", single)]).pairings
+    assert pairing.means[0].interval is None
+    assert pairing.count(ComparisonVerdict.UNDECIDED) == 2
+
+
+def test_sides_in_one_session_each_are_undecided_without_history() -> None:
+    """A difference between two sessions may be the sessions."""
+    before, after = ([replaced(run, session) for run in again(side(seed, run_id=session))]
+                     for seed, session in ((1, "monday"), (2, "tuesday")))  # fmt: skip
+    sides = [Side("a", tuple(before)), Side("b", tuple(after))]
+    assert all(row.verdict is ComparisonVerdict.UNDECIDED for row in compare(sides).rows)
+    past = [replaced(side(seed, run_id=f"past {seed}"), f"past {seed}") for seed in range(10, 14)]
+    asked: list[tuple[list[str], Sequence[str]]] = []
+
+    def earlier(runs: Sequence[Run], metrics: Sequence[str]) -> list[RunRecords]:
+        asked.append(([run.id for run in runs], metrics))
+        return past
+
+    known = compare(sides, earlier=earlier)
+    assert all(row.ratio.interval is not None for row in known.rows)
+    assert all((row.ratio.level, row.ratio.history) == (Level.SESSION, 3) for row in known.rows)
+    assert asked == [([run.run.id for one in sides for run in one.runs], ["throughput"])]
+
+
+def test_the_history_of_another_machine_says_nothing_of_this_one() -> None:
+    one, other = side(1, run_id="a"), side(2, run_id="b")
+    gpus = [gpu | {"uuid": f"other-{n}"} for n, gpu in enumerate(ENVIRONMENT["gpus"])]
+    past = [replaced(side(n, run_id=f"p{n}", environment=ENVIRONMENT | {"gpus": gpus}), f"p{n}") for n in range(5)]
+    found = compare([Side("a", (one,)), Side("b", (other,))], earlier=lambda runs, metrics: past)
+    assert all(row.ratio.interval is None for row in found.rows)
+
+
+def replaced(run: RunRecords, session: str) -> RunRecords:
+    """The same in this session."""
+    return RunRecords(run=run.run.model_copy(update={"session": session}), records=run.records)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("throughput<0.97", []),
+        ("throughput<0.9999", ["train resnet50 bf16", "train gpt2-small bf16", "train lstm bf16"]),
+    ],
+)
+def test_a_gate_is_open_where_an_interval_reaches_beyond_it(planted: Comparison, text: str, labels: list[str]) -> None:
+    assert [one.row.label for one in undecided(planted, [Limit.parse(text)])] == labels
+
+
+def test_a_gate_on_one_run_each_is_open() -> None:
+    (before, *_), (after, *_) = before_and_after()
+    once = compare([Side("a", (before,)), Side("b", (after,))])
+    open_rows = undecided(once, [Limit.parse("throughput<0.5"), Limit.parse("peak_device_memory>2")])
+    assert len(open_rows) == len(list(once.rows)) == 5
 
 
 @pytest.mark.parametrize(
@@ -306,19 +354,6 @@ def test_the_first_metric_of_a_case_counts_in_the_mean() -> None:
 
     (mean,) = compared(run(1.0, 1.0), run(2.0, 5.0), every=True).pairings[0].means
     assert (mean.count, mean.value) == (2, pytest.approx(2.0))
-
-
-def test_runs_of_several_repetitions_are_not_single_and_none_is_not_either() -> None:
-    once = run_of([trained(0, "a", [0.1, 0.11, 0.12])])
-    twice = run_of([trained(0, "a", [0.1, 0.11, 0.12]), trained(1, "a", [0.1, 0.11, 0.13], repeat=2)])
-    assert compared(once, once).pairings[0].is_single
-    assert not compared(twice, once).pairings[0].is_single
-    assert not compared(once, twice).pairings[0].is_single
-    assert compared(twice, once).pairings[0].rows[0].samples == (6, 3)
-    mixed = run_of([*twice.records, trained(2, "b", [0.1, 0.11, 0.12])])
-    assert not compared(mixed, mixed).pairings[0].is_single
-    apart = run_of([measured(rate(1.0))]), run_of([measured(Measurement.of_value(MEMORY, 1.0))])
-    assert not compared(*apart).pairings[0].is_single
 
 
 def test_one_side_is_no_comparison_and_two_are() -> None:
@@ -367,8 +402,8 @@ def test_a_case_that_recovered_crosses_no_limit_and_hides_no_unknown_metric() ->
 def test_a_strict_limit_is_about_its_own_metric_and_passes_over_what_has_no_ratio() -> None:
     before = run_of([measured(rate(1.0), Measurement.of_value(MEMORY, 1.0))])
     after = run_of([measured(rate(0.0), Measurement.of_value(MEMORY, 0.5))])
-    comparison = compared(before, after, every=True)
-    assert [row.verdict for row in comparison.rows] == [ComparisonVerdict.NONE, ComparisonVerdict.SINGLE]
+    comparison = compared(before, after, times=1, every=True)
+    assert [row.verdict for row in comparison.rows] == [ComparisonVerdict.NONE, ComparisonVerdict.UNDECIDED]
     assert violations(comparison, [Limit.parse("throughput<0.9")], strict=True) == []
     (violation,) = violations(comparison, [Limit.parse("*<0.9")], strict=True)
     assert violation.row is not None and violation.row.metric.name == "peak_device_memory"
@@ -389,7 +424,7 @@ def test_repetitions_that_failed_or_lack_the_metric_do_not_count() -> None:
     memory = Measurement.of_value(MEMORY, 1.0)
     before = run_of([measured(rate(1.0), memory), measured(memory, repeat=2), measured(rate(1.2), memory, repeat=3)])
     after = run_of([failed(), measured(rate(2.0), memory), measured(rate(2.1), memory, repeat=2)])
-    row, other = compared(before, after, every=True).rows
+    row, other = compared(before, after, times=1, every=True).rows
     assert (row.metric.name, row.parts, row.samples) == ("throughput", (2, 2), (2, 2))
     assert (other.metric.name, other.parts) == ("peak_device_memory", (3, 2))
 
@@ -454,28 +489,6 @@ def test_ranks_are_left_out_where_the_whole_case_has_the_metric() -> None:
     run = run_of([measured(rate(2.0), rate(1.0, scope="rank 0"), Measurement.of_value(MEMORY, 1.0, scope="rank 0"))])
     rows = [(row.metric.name, row.scope) for row in compared(run, run, every=True).rows]
     assert rows == [("throughput", ""), ("peak_device_memory", "rank 0")]
-
-
-def test_a_rate_is_as_sure_as_the_times_behind_it_at_the_same_point() -> None:
-    def swept(values: list[float]) -> RunRecords:
-        answer = []
-        for size in (1, 2):
-            times = Measurement.of_samples(STEP_TIME, values, at={"size": size})
-            answer += [times, Measurement.of_rate(RATE, 8.0, times)]
-        return run_of([measured(*answer)])
-
-    alike = [1.0, 1.0, 1.0, 1.1, 1.1, 1.1, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1]
-    mixed = [1.0, 1.1] * 6
-    waves = compared(swept(alike), swept(alike), metrics=["throughput"]).pairings[0].rows
-    plain = compared(swept(mixed), swept(mixed), metrics=["throughput"]).pairings[0].rows
-    assert [row.at for row in waves] == [{"size": 1}, {"size": 2}]
-    for wave, even in zip(waves, plain, strict=True):
-        assert wave.ratio.error is not None and even.ratio.error is not None
-        assert wave.ratio.error > 1.2 * even.ratio.error
-    # Without the times nothing says that neighbours are alike.
-    lone = swept(alike)
-    lone.records[0].measurements = [m for m in lone.records[0].measurements if m.derived_from]
-    assert all(row.ratio.interval is not None for row in compared(lone, lone, metrics=["throughput"]).rows)
 
 
 def test_gpus_differ_where_one_case_of_many_ran_on_one() -> None:

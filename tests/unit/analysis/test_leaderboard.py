@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import Board, boards, is_rate, software_of
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, RecordWarning
 from paceline.core.run import RunRecords
+from support.compare_records import renamed
 from support.records import (
     ENERGY,
     ENVIRONMENT,
@@ -30,7 +33,9 @@ from support.serving_records import rates_run
 FREE = Prices({})
 
 
-def on(device: str, seconds: list[float], *, torch: str = "2.9.1", energy: float = 0.0, **more: Any) -> RunRecords:
+def on(
+    device: str, seconds: list[float], *, torch: str = "2.9.1", energy: float = 0.0, run_id: str = "", **more: Any
+) -> RunRecords:
     """32 images a step on one device."""
     times = Measurement.of_samples(STEP_TIME, seconds)
     found = [Measurement.of_rate(throughput("images/s"), 32, times), times]
@@ -38,7 +43,14 @@ def on(device: str, seconds: list[float], *, torch: str = "2.9.1", energy: float
     about = case(0, "train", "resnet50 bf16", model="resnet50", precision="bf16", batch_size=32)
     software = ENVIRONMENT["software"] | {"packages": {"torch": torch}}
     environment = ENVIRONMENT | {"gpus": [{"name": device}], "software": software}
-    return run_of([record(about, found, facts={"device": device}, **more)], environment=environment)
+    run = run_of([record(about, found, facts={"device": device}, **more)], environment=environment)
+    return renamed(run, run_id) if run_id else run
+
+
+def several(device: str, seconds: float, spread: float = 0.001, **more: Any) -> list[RunRecords]:
+    """Three runs of one device that differ by so much."""
+    factors = (1.0, 1.0 + spread, 1.0 - spread)
+    return [on(device, steady(seconds * one), run_id=f"{device} {n}", **more) for n, one in enumerate(factors)]
 
 
 def steady(seconds: float) -> list[float]:
@@ -51,15 +63,14 @@ def only(*sources: RunRecords, **more: Any) -> Board:
 
 
 def test_machines_are_ranked_best_first() -> None:
-    board = only(on("NVIDIA H100", steady(0.2)), on("NVIDIA H200", steady(0.1)))
+    board = only(*several("NVIDIA H100", 0.2), *several("NVIDIA H200", 0.1))
     assert [(entry.place, entry.machine) for entry in board.entries] == [(1, "NVIDIA H200"), (2, "NVIDIA H100")]
     assert board.work == "train resnet50"
     assert board.entries[0].software == {"torch": "2.9.1", "driver": "570.86.15", "Paceline": "0.1.0"}
 
 
 def test_what_cannot_be_told_apart_shares_a_place() -> None:
-    noisy = [0.1, 0.12, 0.09, 0.11, 0.1, 0.13]
-    board = only(on("A", steady(0.101)), on("B", noisy), on("C", steady(0.5)), on("D", steady(0.7)))
+    board = only(*several("A", 0.1), *several("B", 0.101, 0.02), *several("C", 0.5), *several("D", 0.7))
     assert [(entry.place, entry.machine) for entry in board.entries] == [(1, "A"), (1, "B"), (3, "C"), (4, "D")]
     assert [entry.machine for entry in board.leaders] == ["A", "B"]
 
@@ -69,12 +80,39 @@ def test_software_is_a_row_of_its_own() -> None:
     assert [entry.software["torch"] for entry in board.entries] == ["2.9.1", "2.8.0"]
 
 
-def test_measurements_of_the_same_are_one_row_that_allows_for_all() -> None:
-    board = only(on("A", steady(0.1)), on("A", steady(0.2)))
-    (entry,) = board.entries
-    assert entry.count == 2
-    assert entry.reading.low is not None and entry.reading.high is not None
-    assert entry.reading.low < 165 and entry.reading.high > 315
+def test_one_run_each_decides_nothing() -> None:
+    board = only(on("A", steady(0.1), run_id="a"), on("B", steady(0.2), run_id="b"))
+    assert [(entry.place, entry.machine) for entry in board.entries] == [(1, "A"), (1, "B")]
+
+
+def test_one_run_is_placed_by_how_far_the_runs_of_the_other_scatter() -> None:
+    board = only(*several("A", 0.1), on("B", steady(0.2), run_id="b"))
+    assert [(entry.place, entry.machine) for entry in board.entries] == [(1, "A"), (2, "B")]
+
+
+def test_measurements_of_the_same_are_one_row_with_the_interval_of_their_scatter() -> None:
+    (entry,) = only(*several("A", 0.1, 0.01)).entries
+    assert entry.count == 3
+    logs = np.log([one.records[0].measurements[0].value for one in several("A", 0.1, 0.01)])
+    reach = stats.t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
+    ends = (entry.reading.low, entry.reading.value, entry.reading.high)
+    assert ends == pytest.approx(tuple(np.exp(logs.mean() + way * reach) for way in (-1, 0, 1)))
+
+
+def test_more_runs_never_make_a_difference_less_decidable() -> None:
+    """Runs with the scatter of two machines that are 2 % apart: once decided, more runs keep it decided."""
+    rng = np.random.default_rng(4)
+    noise = 1 + 0.005 * rng.standard_normal((2, 12))
+    decided = []
+    for count in range(1, 13):
+        runs = [
+            on(name, steady(0.1 * level * noise[side, n]), run_id=f"{name} {n}")
+            for side, (name, level) in enumerate((("A", 1.0), ("B", 1.02)))
+            for n in range(count)
+        ]
+        decided.append([entry.place for entry in only(*runs).entries] == [1, 2])
+    assert decided == sorted(decided)
+    assert decided[-1] and not decided[0]
 
 
 def test_a_watt_and_a_dollar_buy_what_is_known() -> None:
@@ -158,8 +196,13 @@ def test_versions_that_are_not_there_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("values", "places"), [([5.0, 5.0, 4.0], [1, 1, 3]), ([5.0, 4.0, 4.0], [1, 2, 2]), ([3.0, 2.0, 1.0], [1, 2, 3])]
 )
-def test_without_an_interval_equal_values_share_a_place(values: list[float], places: list[int]) -> None:
-    board = only(*(scored(name, points(value)) for name, value in zip("ABC", values, strict=True)))
+def test_equal_values_share_a_place(values: list[float], places: list[int]) -> None:
+    runs = [
+        renamed(scored(name, points(value * factor)), f"{name} {factor}")
+        for name, value in zip("ABC", values, strict=True)
+        for factor in (0.999, 1.0, 1.001)
+    ]
+    board = only(*runs)
     assert [(entry.place, entry.machine) for entry in board.entries] == list(zip(places, "ABC", strict=True))
     assert [entry.place for entry in board.leaders] == [1] * places.count(1)
 

@@ -23,11 +23,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     path = str(tmp_path / "results.db")
     with open_store(path) as opened:
-        for run, tag in zip(before_and_after(), ("main", "branch"), strict=True):
-            opened.begin(run.run.model_copy(update={"tags": [tag]}))
-            for record in run.records:
-                opened.add(record)
-            opened.finish(run.run.id)
+        for runs, tag in zip(before_and_after(), ("main", "branch"), strict=True):
+            for run in runs:
+                opened.begin(run.run.model_copy(update={"tags": [tag]}))
+                for record in run.records:
+                    opened.add(record)
+                opened.finish(run.run.id)
     return path
 
 
@@ -35,19 +36,65 @@ def compare(store: str, *words: str) -> Result:
     return CliRunner().invoke(command, [*words, "--store", store])
 
 
-@pytest.mark.parametrize("sides", [("main", "branch"), ("main", "last"), ("20260314", "20260315-090000-bbbb")])
+@pytest.mark.parametrize("sides", [("main", "branch"), ("main", "last"), ("20260314-090000", "20260315-090000-bbbb")])
 def test_tags_prefixes_and_last(store: str, sides: tuple[str, str]) -> None:
     done = compare(store, *sides)
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("1 of 5 worse (train bert-large bf16, 5.1 % slower)")
+    assert done.output.startswith("1 of 5 worse (train bert-large bf16, slower by 4.")
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of a run a side, and no others."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    path = str(tmp_path / "two.db")
+    with open_store(path) as opened:
+        for (run, *_), tag in zip(before_and_after(), ("main", "branch"), strict=True):
+            opened.begin(run.run.model_copy(update={"tags": [tag]}))
+            for record in run.records[:5]:
+                opened.add(record)
+            opened.finish(run.run.id)
+    return path
+
+
+def test_one_run_each_without_history_is_undecided(two_runs: str) -> None:
+    done = compare(two_runs, "main", "branch")
+    assert done.exit_code == 0, done.output
+    first = " ".join(done.output.splitlines()[:3])
+    assert first.startswith(
+        "All 5 cannot be decided from one run each: repeat with at least 3 runs of each side within an hour"
+    )
+
+
+def test_a_gate_on_one_run_each_neither_passes_nor_fails(two_runs: str) -> None:
+    gated = compare(two_runs, "main", "branch", "--fail-on", "throughput<0.9")
+    assert gated.exit_code == 3
+    lines = [line for line in gated.output.splitlines() if line.startswith("paceline: cannot decide")]
+    assert len(lines) == 5
+    assert (
+        "throughput<0.9: train resnet50 bf16: throughput cannot be decided from one run each: repeat with" in lines[0]
+    )
+    assert compare(two_runs, "main", "branch", "--fail-on", "throughput<0.9", "--strict").exit_code == 0
+    assert len(json.loads(compare(two_runs, "main", "branch", "--fail-on", "*<0.9", "--json").stdout)["undecided"]) == 5
+
+
+def test_earlier_runs_of_the_machine_decide_one_run_each(store: str) -> None:
+    done = compare(store, "20260314-090000", "20260315-090000", "--json")
+    rows = json.loads(done.stdout)["comparisons"][0]["rows"]
+    assert [row["verdict"] for row in rows][:2] == ["no significant change", "worse"]
+    assert {(row["reference_runs"], row["new_runs"], row["level"]) for row in rows} == {(1, 1, "session")}
+
+
+def test_a_case_that_fails_wins_over_what_cannot_be_decided(store: str) -> None:
+    assert compare(store, "main", "branch", "--fail-on", "throughput<0.9999").exit_code == 1
 
 
 def test_files_are_compared_like_runs(store: str, tmp_path: Path) -> None:
     paths = []
-    for name, run in zip("ab", before_and_after(), strict=True):
-        (tmp_path / f"{name}.jsonl").write_text(jsonl.render(run))
+    for name, runs in zip("ab", before_and_after(), strict=True):
+        (tmp_path / f"{name}.jsonl").write_text("".join(map(jsonl.render, runs)))
         paths.append(f"{name}.jsonl")
-    assert compare(store, *paths).output.splitlines()[0] == compare(store, "main", "last").output.splitlines()[0]
+    assert compare(store, *paths).output.splitlines()[0] == compare(store, "main", "branch").output.splitlines()[0]
 
 
 def test_a_gate_decides_the_exit_code(store: str) -> None:
@@ -107,7 +154,7 @@ def test_pages_and_pictures_go_to_files(store: str, kind: str) -> None:
 def test_published_tables_compare_with_each_other(store: str) -> None:
     done = compare(store, "published:libai", "published:megatron")
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("All 42 with one value on a side")
+    assert done.output.startswith("All 42 cannot be decided from one run each")
     assert max(len(line) for line in done.output.splitlines()) <= 100
 
 
@@ -125,7 +172,7 @@ def test_nothing_heavy_is_loaded(store: str) -> None:
 
 def test_a_file_that_was_cut_off_is_said_to_be_ours(store: str, tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
-    path.write_text(jsonl.render(before_and_after()[0])[:500])
+    path.write_text(jsonl.render(before_and_after()[0][0])[:500])
     done = compare(store, str(path), "last")
     assert isinstance(done.exception, InputError)
     assert (done.exception.code, done.exception.where) == ("not-a-record", f"line 1 of '{path}'")

@@ -172,7 +172,7 @@ def test_a_run_finishes_and_is_reopened(store: Store) -> None:
     assert run.ended_at is not None
     assert before <= run.ended_at <= datetime.now(UTC)
     store.reopen("run-1")
-    assert store.load("run-1").run == a_run()
+    assert store.load("run-1").run == a_run(session="run-1")
     for change in (store.finish, store.reopen, store.recover):
         with pytest.raises(StoreError, match="no-such-run"):
             change("no-such-run")

@@ -205,7 +205,7 @@ def test_a_store_of_the_first_release_is_migrated_with_its_data(url: str) -> Non
     with open_store(url) as store:
         loaded = store.load("run-1")
         described = a_record(primary="compute_rate")  # the benchmark says it, for no column held it then
-        assert (loaded.run, loaded.records) == (a_run(), [described])
+        assert (loaded.run, loaded.records) == (a_run(session="run-1"), [described])
         store.keep_partial("run-1", 1, 1, "step_time", "s", [1.0])
         assert len(store.recover("run-1")) == 1
     assert_schema_is_newest(engine)

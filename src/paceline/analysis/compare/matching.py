@@ -166,6 +166,8 @@ def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:
 
 
 UNKNOWN = "unknown"
+COMMIT = "git commit"
+_SEVERAL = ", or "  # between what the runs of a side say
 _PACKAGES = (
     *("torch", "torchvision", "torchao", "triton", "pytorch-triton", "transformers", "flash-attn", "xformers"),
     *("vllm", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "mkl"),
@@ -188,7 +190,10 @@ def environment_differences(reference: Side, new: Side, *, on_gpus: bool) -> tup
         if name in _OF_GPUS and not on_gpus:
             continue
         one, other = _joined(name, before), _joined(name, after)
-        if UNKNOWN not in (one, other) and (one != other or ", or " in one):
+        is_mixed = any(_SEVERAL in side for side in (one, other))
+        # Sides of a commit each are what is compared; a side of several is not one thing.
+        is_different = is_mixed or (one != other and name != COMMIT)
+        if UNKNOWN not in (one, other) and is_different:
             different.append(Difference(name, one, other))
     return tuple(different)
 
@@ -197,7 +202,7 @@ def _joined(name: str, runs: list[dict[str, str]]) -> str:
     """What the runs of a side say; several answers are all shown."""
     absent = "unset" if name.startswith(_VARIABLE) else UNKNOWN
     answers = {run.get(name, absent) for run in runs if run}
-    return ", or ".join(sorted(answers)) or UNKNOWN
+    return _SEVERAL.join(sorted(answers)) or UNKNOWN
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -227,7 +232,7 @@ def _facts(run: Run) -> dict[str, str]:
         "virtualization": _shown(of.virtualization),
         # Without the last number, which repairs and does not speed up.
         "Python": ".".join((of.software.python or UNKNOWN).split(".")[:2]),
-        "git commit": commit,
+        COMMIT: commit,
         "Paceline": run.version or UNKNOWN,
     }
     if of.software.packages:

@@ -1,16 +1,16 @@
 """The ratio of two sides with its interval, for many cases at once.
 
 Each part of a side (one repetition in one run) gives the logarithm of its headline and how far its own samples leave
-that open, from the summary that the one statistics module made of them. Where a side has several parts, what differs
-between them enters: runs scatter more than the samples within one.
+that open, from the summary that the one statistics module made of them. How sure that makes the ratio is for the model
+of repeats, runs and sessions to say.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.core.record import Measurement
 from paceline.core.stats import CONFIDENCE, Interval, Samples, student_quantile, student_upper
+from paceline.core.uncertainty import Level, Part, differences
 
 FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
 FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
@@ -33,6 +34,8 @@ class RepeatSamples(NamedTuple):
 
     measurement: Measurement
     samples: Samples = ()  # those of the time that a rate was computed from
+    run: str = ""
+    session: str = ""
 
 
 class Ratio(NamedTuple):
@@ -41,39 +44,36 @@ class Ratio(NamedTuple):
     reference: float  # the headline, the geometric mean of it where there are several parts
     new: float
     value: float | None  # None where there is no such quotient: a zero, a negative or not a number
-    interval: Interval | None  # None where a side is a single value
+    interval: Interval | None  # None where nothing shows how far the units of a side scatter
     error: float | None  # standard error of the quotient's logarithm
-    freedom: int  # degrees of freedom of that error
+    freedom: float  # degrees of freedom of that error
     chance: float | None  # of a quotient as far from 1 or farther, if nothing changed
+    level: Level = Level.RUN  # what the units are
+    units: tuple[int, int] = (1, 1)  # of each side
+    runs: tuple[int, int] = (1, 1)
+    scatter: float = math.nan  # variance of one unit's logarithm
+    history: int = 0  # degrees of freedom that earlier runs of the same case and machine gave
+
+
+Cases = Sequence[Sequence[RepeatSamples]]
 
 
 def ratios(
-    references: Sequence[Sequence[RepeatSamples]],
-    news: Sequence[Sequence[RepeatSamples]],
-    confidence: float = CONFIDENCE,
+    references: Cases, news: Cases, histories: Sequence[Cases] = (), confidence: float = CONFIDENCE
 ) -> list[Ratio]:
     """The ratio of each case; a case is the parts of the reference and those of the new side, at least one each."""
-    before, after = _side(references), _side(news)
+    compared = differences(parts_of(references), parts_of(news), [parts_of(side) for side in histories])
     with np.errstate(all="ignore"):
-        between = before.counts + after.counts - 2
-        spread = (before.scatter + after.scatter) / np.maximum(between, 1)
-        variances = [_variance(side, between, spread) for side in (before, after)]
-        variance = variances[0] + variances[1]
-        alone = variance**2 / (variances[0] ** 2 / before.freedom + variances[1] ** 2 / after.freedom)
-        freedoms = np.where(between > 0, between, np.nan_to_num(alone, nan=1.0))
-        whole = np.clip(np.floor(freedoms + 1e-9), 1, MOST_FREEDOM).astype(np.int64)
-        # The quantiles differ by less than 1 % there, and each takes its time.
-        whole -= np.where(whole > 30, whole % 10, 0)
-        distinct, inverse = np.unique(whole, return_inverse=True)
+        freedoms = _rounded(compared.freedoms)
+        distinct, inverse = np.unique(freedoms, return_inverse=True)
         quantiles = np.array([student_quantile(0.5 + confidence / 2.0, float(one)) for one in distinct])[inverse]
-        errors = np.sqrt(variance + 2 * FLOOR**2)
-        change = after.logs - before.logs
-        reach = errors * quantiles
+        change, errors = compared.changes, np.sqrt(np.maximum(compared.variances, 2 * FLOOR**2))
         distances = np.abs(np.nan_to_num(change / errors)).tolist()
-        chances = np.array([2.0 * student_upper(*pair) for pair in zip(distances, whole.tolist(), strict=True)])
-        ends = np.exp(change - reach), np.exp(change + reach)
-        columns = (before.values, after.values, np.exp(change), *ends, errors, chances, whole)
+        chances = np.array([2.0 * student_upper(*pair) for pair in zip(distances, freedoms.tolist(), strict=True)])
+        ends = np.exp(change - errors * quantiles), np.exp(change + errors * quantiles)
         is_known = np.isfinite(change) & np.isfinite(errors)
+        means = [_values(side, logs) for side, logs in ((references, compared.references), (news, compared.news))]
+        columns = (*means, np.exp(change), *ends, errors, freedoms, chances, compared.scatters, compared.histories)
     return [
         Ratio(
             reference=reference,
@@ -83,11 +83,59 @@ def ratios(
             error=error if known else None,
             freedom=freedom,
             chance=chance if known else None,
+            level=level,
+            units=units,
+            runs=runs,
+            scatter=scatter,
+            history=int(history),
         )
-        for reference, new, ratio, low, high, error, chance, freedom, known in zip(
-            *(column.tolist() for column in (*columns, is_known)), strict=True
+        for (
+            reference,
+            new,
+            ratio,
+            low,
+            high,
+            error,
+            freedom,
+            chance,
+            scatter,
+            history,
+        ), known, level, units, runs in zip(
+            zip(*(column.tolist() for column in columns), strict=True),
+            is_known.tolist(),
+            compared.levels,
+            compared.units,
+            compared.runs,
+            strict=True,
         )
     ]
+
+
+def parts_of(cases: Cases) -> list[list[Part]]:
+    """The parts of each case as the model of uncertainty takes them."""
+    every = [part for parts in cases for part in parts]
+    effective = independent([part.samples for part in every])
+    made = iter(
+        [
+            Part(part.session or part.run, part.run, *_error_of(part.measurement, count))
+            for part, count in zip(every, effective, strict=True)
+        ]
+    )
+    return [list(islice(made, len(parts))) for parts in cases]
+
+
+def _rounded(freedoms: Floats) -> Floats:
+    """Rounded down, as each quantile takes its time: the quantiles differ by less than 1 % for it."""
+    steps = np.where(freedoms > 30, 10.0, np.where(freedoms > 10, 1.0, 0.1))
+    rounded = np.floor(np.nan_to_num(freedoms) / steps + 1e-9) * steps
+    return np.clip(np.round(rounded, 1), 1.0, MOST_FREEDOM)
+
+
+def _values(cases: Cases, logs: Floats) -> Floats:
+    """The sides' values; where a logarithm is missing, the mean of what there is."""
+    plain = [math.fsum(part.measurement.value for part in parts) / len(parts) for parts in cases]
+    single = np.array([len(parts) == 1 for parts in cases], dtype=bool)
+    return np.where(np.isfinite(logs) & ~single, np.exp(logs), plain)
 
 
 def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Ratio:
@@ -105,7 +153,17 @@ def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CON
     reach = student_quantile(0.5 + confidence / 2.0, float(freedom)) * error
     interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=confidence)
     chance = 2.0 * student_upper(abs(centre) / error, freedom)
-    return Ratio(float(middle[0]), float(middle[1]), math.exp(centre), interval, error, freedom, chance)
+    return Ratio(
+        float(middle[0]),
+        float(middle[1]),
+        math.exp(centre),
+        interval,
+        error,
+        freedom,
+        chance,
+        units=(len(steps), len(steps)),
+        scatter=error**2 * len(steps) / 2.0,
+    )
 
 
 def significant(chances: Sequence[float | None], false_alarms: float = FALSE_ALARMS) -> list[bool]:
@@ -121,73 +179,29 @@ def significant(chances: Sequence[float | None], false_alarms: float = FALSE_ALA
     return called
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One side of every case, as arrays with a row for each."""
-
-    counts: Floats  # parts
-    logs: Floats  # mean of the parts' logarithms
-    scatter: Floats  # sum of the squares around that mean
-    within: Floats  # mean variance that the parts' own samples leave; NaN where a part has no samples
-    freedom: Floats  # of `within`
-    values: Floats
-
-
-def _side(cases: Sequence[Sequence[RepeatSamples]]) -> _Side:
-    rows = np.repeat(np.arange(len(cases)), [len(parts) for parts in cases])
-    every = [part for parts in cases for part in parts]
-    effective = independent([part.samples for part in every])
-    errors = [_error_of(part.measurement, count) for part, count in zip(every, effective, strict=True)]
-    values, logs, variances, freedom = np.array(errors, dtype=np.float64).reshape(len(errors), 4).T
-
-    def total(weights: Floats) -> Floats:
-        return np.bincount(rows, weights, len(cases)).astype(np.float64)
-
-    counts = total(np.ones(len(rows)))
-    with np.errstate(all="ignore"):
-        means = total(logs) / counts
-        single = total(values)
-        return _Side(
-            counts=counts,
-            logs=means,
-            scatter=total((logs - means[rows]) ** 2),
-            within=total(variances) / counts,
-            # Satterthwaite: a sum of variances knows as much as its largest members do.
-            freedom=total(variances) ** 2 / total(variances**2 / freedom),
-            values=np.where(counts == 1, single, np.where(np.isfinite(means), np.exp(means), single / counts)),
-        )
-
-
-def _variance(side: _Side, between: Floats, spread: Floats) -> Floats:
-    """Of the side's mean: what its samples leave open, or more where the parts differ by more than that explains."""
-    alone = np.where(side.counts == 1, np.nan, 0.0)  # one value without samples says nothing about itself
-    within = np.where(np.isnan(side.within), alone, side.within)
-    return np.where(between > 0, np.maximum(within, spread), within) / side.counts
-
-
-def _error_of(part: Measurement, count: float) -> tuple[float, float, float, float]:
-    """Value, its logarithm, the variance of that, and its degrees of freedom; NaN for what is missing.
+def _error_of(part: Measurement, count: float) -> tuple[float, float, float]:
+    """The logarithm of the value, the variance of that, and its degrees of freedom; NaN for what is missing.
 
     `count` is how many independent samples there are if neighbours are alike, as `independent` has it.
     """
     value, summary = part.value, part.summary
     log = math.log(value) if value > 0 and math.isfinite(value) else math.nan
     if part.statistic == "single" or summary.count < 2:
-        return value, log, math.nan, 1.0
+        return log, math.nan, 1.0
     effective = max(1.0, min(summary.effective_count, count))
     is_alike = effective < 0.9 * summary.count
     if part.statistic == "mean" and summary.deviation > 0:
         # Samples that are alike stay closer to their own mean than to the true one.
         bias = (1.0 - 1.0 / summary.count) * effective / max(effective - 1.0, 0.5) if is_alike else 1.0
         variance = (summary.deviation / summary.mean) ** 2 / effective * bias
-        return value, log, variance, max(1.0, (effective - 1.0) / (2.0 if is_alike else 1.0))
+        return log, variance, max(1.0, (effective - 1.0) / (2.0 if is_alike else 1.0))
     interval = part.interval
     if interval is None or not 0 < interval.low <= interval.high:
-        return value, log, math.nan, 1.0
+        return log, math.nan, 1.0
     reach = _normal_reach(interval.confidence)
     error = (math.log(interval.high) - math.log(interval.low)) / (2.0 * reach)
     # Their distance is as sure as the independent samples between the two order statistics are many.
-    return value, log, error**2 * summary.effective_count / effective, max(1.0, reach * math.sqrt(effective) / 2.0)
+    return log, error**2 * summary.effective_count / effective, max(1.0, reach * math.sqrt(effective) / 2.0)
 
 
 def independent(series: Sequence[Samples]) -> Floats:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from paceline.analysis.compare.matching import (
@@ -28,6 +28,7 @@ from paceline.analysis.compare.matching import (
 from paceline.analysis.compare.sequential import ratio_of_rounds
 from paceline.analysis.compare.significance import (
     FALSE_ALARMS,
+    FLOOR,
     MOST_FREEDOM,
     Ratio,
     RepeatSamples,
@@ -39,11 +40,16 @@ from paceline.analysis.summary import headline_of, warning_marks
 from paceline.core.case import Case
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError, unknown
+from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import At, Measurement, Outcome, Record
-from paceline.core.run import RunRecords
+from paceline.core.run import Run, RunRecords
+from paceline.core.session import machine_key, sessions_of
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+from paceline.core.uncertainty import ENOUGH, Part, units_needed
+from paceline.core.uncertainty import differences as model_differences
 
+RESOLVED = 0.05  # a difference that a comparison is to show or to rule out
 MARKS = (" [A]", " [B]")  # of the sides of an alternation, at the end of a title
 _EXPRESSION = re.compile(r"\s*(?P<metric>\*|[A-Za-z_][\w.-]*)\s*(?P<sign>[<>])\s*(?P<bound>[0-9.eE+-]+)\s*")
 
@@ -86,6 +92,15 @@ class Limit:
         """Whether this ratio lies beyond the bound."""
         return ratio < self.bound if self.sign == "<" else ratio > self.bound
 
+    def is_open(self, row: ComparisonRow) -> bool:
+        """Whether it cannot be decided on which side of the bound this ratio lies."""
+        ratio, interval = row.ratio, row.ratio.interval
+        if ratio.value is None:
+            return ratio.reference != ratio.new
+        if row.is_change and self.is_crossed(ratio.value):
+            return False
+        return interval is None or self.is_crossed(interval.low) or self.is_crossed(interval.high)
+
 
 def _refused(code: str, text: str, message: str) -> InputError:
     return InputError(code, message, where=f"--fail-on '{text}'", key="--fail-on", value=text)
@@ -101,8 +116,8 @@ class ComparisonVerdict(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     CHANGED = "changed"  # of a metric without a direction
-    SAME = "no significant change"
-    SINGLE = "one value, no interval"
+    SAME = "no significant change"  # and any that would matter is ruled out
+    UNDECIDED = "undecided"
     NONE = "no ratio"  # a value is zero, negative or not a number
 
 
@@ -127,12 +142,26 @@ class ComparisonRow:
         if self.ratio.value is None:
             return ComparisonVerdict.NONE
         if self.ratio.interval is None:
-            return ComparisonVerdict.SINGLE
+            return ComparisonVerdict.UNDECIDED
         if not self.is_significant:
-            return ComparisonVerdict.SAME
+            is_excluded = self.ruled_out is not None and self.ruled_out <= RESOLVED
+            return ComparisonVerdict.SAME if is_excluded else ComparisonVerdict.UNDECIDED
         if self.gain is None:
             return ComparisonVerdict.CHANGED
         return ComparisonVerdict.BETTER if self.gain > 1 else ComparisonVerdict.WORSE
+
+    @cached_property
+    def ruled_out(self) -> float | None:
+        """The smallest difference, as a part of a value, such that any larger one is ruled out."""
+        interval = self.ratio.interval
+        return max(interval.high, 1.0 / interval.low) - 1.0 if interval and interval.low > 0 else None
+
+    @cached_property
+    def units_needed(self) -> int | None:
+        """How many runs, or sessions, of each side would show a difference of 5 %; None where that is unknown."""
+        if self.ratio.interval is None:
+            return None
+        return units_needed(self.ratio.scatter, math.log1p(RESOLVED))
 
     @property
     def is_change(self) -> bool:
@@ -183,16 +212,7 @@ class Pairing:
     broken: tuple[Broken, ...] = ()
     environment: tuple[Difference, ...] = ()
     rows: tuple[ComparisonRow, ...] = ()
-
-    @cached_property
-    def means(self) -> tuple[Mean, ...]:
-        """Of all, then of each category where there are several."""
-        return tuple(_means(self.rows))
-
-    @property
-    def is_single(self) -> bool:
-        """Whether intervals rest on the samples within one run of each side alone."""
-        return bool(self.rows) and all(row.parts == (1, 1) for row in self.rows if row.ratio.interval)
+    means: tuple[Mean, ...] = ()  # of all, then of each category where there are several
 
     def count(self, verdict: ComparisonVerdict) -> int:
         return sum(row.verdict is verdict for row in self.rows)
@@ -226,18 +246,76 @@ class Violation:
     reason: str
 
 
+# Earlier runs of the machines of these runs, but not these themselves, with the metrics named.
+Earlier = Callable[[Sequence[Run], Sequence[str]], Sequence[RunRecords]]
+
+
 def compare(
-    sides: Sequence[Side], *, metrics: Sequence[str] = (), also: Sequence[str] = (), every: bool = False
+    sides: Sequence[Side],
+    *,
+    metrics: Sequence[str] = (),
+    also: Sequence[str] = (),
+    every: bool = False,
+    earlier: Earlier | None = None,
 ) -> Comparison:
-    """Compare every side with the first: by each case's headline, or by the metrics named; `also` by others."""
+    """Compare every side with the first: by each case's headline, or by the metrics named; `also` by others.
+
+    `earlier` is asked how far runs of a machine scatter where a side has few.
+    """
     if len(sides) < 2:
         raise InputError("too-few-sides", "a comparison needs two sides: name a reference and at least one other")
     selection = MetricSelection(tuple(metrics), tuple(also), every)
     pairings = [_pairing(sides[0], side, selection) for side in sides[1:]]
     drafts = [draft for _, drafts in pairings for draft in drafts]
     selection.check(drafts, [record for side in sides for record in side.records])
-    rows = iter(_judged(drafts, ratios([draft.before for draft in drafts], [draft.after for draft in drafts])))
-    return Comparison(tuple(replace(pairing, rows=tuple(islice(rows, len(ours)))) for pairing, ours in pairings))
+    drafts = _with_histories(drafts, sides, earlier)
+    histories = list(zip_longest(*(draft.past for draft in drafts), fillvalue=()))  # of all cases, group by group
+    rows = _judged(drafts, ratios([one.before for one in drafts], [one.after for one in drafts], histories))
+    made = iter(zip(drafts, rows, strict=True))
+    compared = []
+    for pairing, ours in pairings:
+        mine = list(islice(made, len(ours)))
+        compared.append(replace(pairing, rows=tuple(row for _, row in mine), means=tuple(_means(mine))))
+    return Comparison(tuple(compared))
+
+
+def _with_histories(drafts: Sequence[Draft], sides: Sequence[Side], earlier: Earlier | None) -> list[Draft]:
+    """The drafts with the session of each part, and with earlier parts of the same case and machine."""
+    runs = [one.run for side in sides for one in side.runs]
+    past: Sequence[RunRecords] = ()
+    if earlier is not None and drafts and any(len(side.runs) < ENOUGH for side in sides):
+        past = earlier(runs, sorted({draft.measured.metric.name for draft in drafts}))
+    sessions = sessions_of([*runs, *(one.run for one in past)])
+    machines = {run.id: machine_key(run.environment) for run in runs}
+    stored: dict[tuple[str, str, Key], dict[tuple[str | None, ...], list[RepeatSamples]]] = {}
+    for one in past:
+        machine, software = machine_key(one.run.environment), _software(one.run)
+        for record in one.records if machine else ():
+            for key, measured in _figures(record).items():
+                part = RepeatSamples(measured, (), one.run.id, sessions[one.run.id])
+                of_case = stored.setdefault((machine, record.case.key, key), {})
+                of_case.setdefault(software, []).append(part)
+
+    def completed(draft: Draft) -> Draft:
+        sides = ((draft.pair.reference, draft.before), (draft.pair.new, draft.after))
+        known: dict[tuple[str, str, Key], dict[tuple[str | None, ...], list[RepeatSamples]]] = {}
+        for pool, parts in sides if stored else ():
+            case, metric = pool.case.key, _key(draft.measured)
+            places = [(machines.get(part.run, ""), case, metric) for part in parts]
+            known |= {place: stored[place] for place in places if place in stored}
+        before, after = (
+            [part._replace(session=sessions.get(part.run, part.run)) for part in parts] for _, parts in sides
+        )
+        past_parts = [parts for of_case in known.values() for parts in of_case.values()]
+        return draft._replace(before=before, after=after, past=past_parts)
+
+    return [completed(draft) for draft in drafts]
+
+
+def _software(run: Run) -> tuple[str | None, ...]:
+    """What a new version of moves figures: runs of different ones do not show how far runs scatter."""
+    of = run.environment
+    return run.version, of.driver.version if of.driver else None, of.software.packages.get("torch")
 
 
 def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[ComparisonRow]:
@@ -259,7 +337,9 @@ def _judged(drafts: Sequence[Draft], ratios_of_drafts: Sequence[Ratio]) -> list[
             warnings=(_warnings(pair.reference), _warnings(pair.new)),
             is_significant=is_significant,
         )
-        for (pair, measured, before, after), ratio, is_significant in zip(drafts, ratios_of_drafts, called, strict=True)
+        for (pair, measured, before, after, _), ratio, is_significant in zip(
+            drafts, ratios_of_drafts, called, strict=True
+        )
     ]
 
 
@@ -283,6 +363,26 @@ def violations(comparison: Comparison, limits: Iterable[Limit], *, strict: bool 
                     crossed.append(Violation(limit, pairing, row.label, row, ""))
             crossed += [Violation(limit, pairing, one.label, None, one.reason) for one in pairing.broken if one.is_new]
     return crossed
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A ratio of which it is open on which side of a limit it lies."""
+
+    limit: Limit
+    pairing: Pairing
+    row: ComparisonRow
+
+
+def undecided(comparison: Comparison, limits: Iterable[Limit]) -> list[Undecided]:
+    """What neither crosses a limit nor is shown not to: its interval reaches beyond the limit, or there is none."""
+    return [
+        Undecided(limit, pairing, row)
+        for limit in limits
+        for pairing in comparison.pairings
+        for row in pairing.rows
+        if limit.covers(row.metric.name) and limit.is_open(row)
+    ]
 
 
 @dataclass(frozen=True)
@@ -331,6 +431,7 @@ class Draft(NamedTuple):
     measured: Measurement
     before: list[RepeatSamples]
     after: list[RepeatSamples]
+    past: Sequence[Sequence[RepeatSamples]] = ()  # of the same case and machine; each machine and case by itself
 
 
 def _pairing(reference: Side, new: Side, selection: MetricSelection) -> tuple[Pairing, list[Draft]]:
@@ -368,16 +469,16 @@ def _pairing(reference: Side, new: Side, selection: MetricSelection) -> tuple[Pa
 
 
 def _drafts(pair: Match, selection: MetricSelection) -> tuple[list[Draft], str]:
-    before = [_figures(record) for record in pair.reference.good]
-    after = [_figures(record) for record in pair.new.good]
+    before = [(record.run_id, _figures(record)) for record in pair.reference.good]
+    after = [(record.run_id, _figures(record)) for record in pair.new.good]
     first = (pair.reference.good[0], pair.new.good[0])
     made: list[Draft] = []
-    for key in selection.keys(first, before[0], after[0]):
-        measured, other = before[0][key], after[0][key]
+    for key in selection.keys(first, before[0][1], after[0][1]):
+        measured, other = before[0][1][key], after[0][1][key]
         if measured.metric.unit != other.metric.unit:
             return made, f"'{key[0]}' is in {measured.metric.unit} and in {other.metric.unit}"
-        parts = [[_repeat_samples(one, key) for one in side if key in one] for side in (before, after)]
-        made.append(Draft(pair, measured, *parts))
+        parts = [[_repeat_samples(one, key, run) for run, one in side if key in one] for side in (before, after)]
+        made.append(Draft(pair, measured, parts[0], parts[1]))
     return made, "" if made or selection.names else "no metric that both sides have"
 
 
@@ -395,45 +496,81 @@ def _key(measured: Measurement) -> Key:
     return measured.metric.name, measured.scope, tuple(measured.at.items()) if measured.at else ()
 
 
-def _repeat_samples(index: Figures, key: Key) -> RepeatSamples:
+def _repeat_samples(index: Figures, key: Key, run: str = "") -> RepeatSamples:
     """The metric with the samples behind it."""
     measured = index[key]
     source = index.get((measured.derived_from, *key[1:])) if measured.derived_from else measured
-    return RepeatSamples(measured, source.sample_array() if source is not None else ())
+    return RepeatSamples(measured, source.sample_array() if source is not None else (), run)
 
 
 def _warnings(pool: Pool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([warning.kind for record in pool.good for warning in record.warnings]))
 
 
-def _means(rows: Sequence[ComparisonRow]) -> Iterator[Mean]:
+def _means(judged: Sequence[tuple[Draft, ComparisonRow]], *, is_paired: bool = False) -> Iterator[Mean]:
     """One metric of each case counts: several that say the same would weigh it twice."""
-    first: dict[str, ComparisonRow] = {}
-    for row in rows:
+    first: dict[str, tuple[Draft, ComparisonRow]] = {}
+    for draft, row in judged:
         if row.gain is not None and not row.at and not row.scope:
-            first.setdefault(row.label, row)
-    chosen = list(first.values())
-    if len(chosen) < 2:
+            first.setdefault(row.label, (draft, row))
+    if len(first) < 2:
         return
-    yield _mean("", chosen)
-    categories = dict.fromkeys(row.category for row in chosen)
-    if len(categories) > 1:
-        for category in categories:
-            yield _mean(category, [row for row in chosen if row.category == category])
+    groups = group_by(first.values(), lambda one: one[1].category)
+    for category, chosen in {"": list(first.values()), **(groups if len(groups) > 1 else {})}.items():
+        gains = [math.log(row.gain) for _, row in chosen if row.gain]
+        error, freedom = _paired_error(chosen) if is_paired else _error_of_mean(chosen)
+        yield _mean(category, gains, error, freedom)
 
 
-def _mean(category: str, rows: Sequence[ComparisonRow]) -> Mean:
+def _mean(category: str, gains: Sequence[float], error: float, freedom: float) -> Mean:
     """Of these cases and no others: what differs between cases is not an error."""
-    centre = math.fsum(math.log(row.gain) for row in rows if row.gain) / len(rows)
-    errors = [(row.ratio.error, row.ratio.freedom) for row in rows if row.ratio.error is not None]
-    if len(errors) < len(rows):
-        return Mean(category, len(rows), math.exp(centre), None)
+    centre = math.fsum(gains) / len(gains)
+    if not math.isfinite(error):
+        return Mean(category, len(gains), math.exp(centre), None)
+    reach = student_quantile(0.5 + CONFIDENCE / 2.0, freedom) * error
+    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=CONFIDENCE)
+    return Mean(category, len(gains), math.exp(centre), interval)
+
+
+def _error_of_mean(chosen: Sequence[tuple[Draft, ComparisonRow]]) -> tuple[float, float]:
+    """Of the mean over cases in each run, as if it were a case: what shifts a run or a session shifts all its cases."""
+    signs = [1.0 if row.metric.better is Better.HIGHER else -1.0 for _, row in chosen]
+    drafts = [draft for draft, _ in chosen]
+    sides = [_mean_of_cases([getattr(one, name) for one in drafts], signs) for name in ("before", "after")]
+    if not all(sides):
+        return math.nan, 1.0
+    groups = zip_longest(*(one.past for one in drafts), fillvalue=())
+    past = [[_mean_of_cases(group, signs, is_whole=False)] for group in groups]
+    mean = model_differences([sides[0]], [sides[1]], past)
+    freedom = min(max(float(mean.freedoms[0]), 1.0), MOST_FREEDOM)
+    variance = float(mean.variances[0])
+    return (math.nan if math.isnan(variance) else math.sqrt(max(variance, 2 * FLOOR**2))), freedom
+
+
+def _mean_of_cases(
+    cases: Sequence[Sequence[RepeatSamples]], signs: Sequence[float], *, is_whole: bool = True
+) -> list[Part]:
+    """A part for each run that has all cases; none if one lacks some and that matters."""
+    logs: dict[tuple[str, str], list[float]] = {}
+    for parts, sign in zip(cases, signs, strict=True):
+        for place, same in group_by(parts, lambda part: (part.session, part.run)).items():
+            values = [part.measurement.value for part in same]
+            log = math.fsum(math.log(value) for value in values) if min(values) > 0 else math.nan
+            logs.setdefault(place, []).append(sign * log / len(values))
+    complete = {place: each for place, each in logs.items() if len(each) == len(cases)}
+    if is_whole and len(complete) < len(logs):
+        return []
+    return [Part(session, run, math.fsum(each) / len(each)) for (session, run), each in complete.items()]
+
+
+def _paired_error(chosen: Sequence[tuple[Draft, ComparisonRow]]) -> tuple[float, float]:
+    """Rounds of different cases were taken at different times: their errors are independent."""
+    errors = [(row.ratio.error, row.ratio.freedom) for _, row in chosen if row.ratio.error is not None]
+    if len(errors) < len(chosen):
+        return math.nan, 1.0
     variance = math.fsum(error**2 for error, _ in errors)
     freedom = variance**2 / math.fsum(error**4 / freedom for error, freedom in errors)
-    whole = float(max(1, min(MOST_FREEDOM, math.floor(freedom + 1e-9))))
-    reach = student_quantile(0.5 + CONFIDENCE / 2.0, whole) * math.sqrt(variance) / len(rows)
-    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=CONFIDENCE)
-    return Mean(category, len(rows), math.exp(centre), interval)
+    return math.sqrt(variance) / len(errors), float(max(1, min(MOST_FREEDOM, math.floor(freedom + 1e-9))))
 
 
 def side_of(case: Case) -> int | None:
@@ -480,7 +617,7 @@ def compare_paired(
     selection.check(drafts, records.records)
     paired_ratios = [
         ratio_of_rounds([(one.measurement.value, other.measurement.value) for one, other in zip(a, b, strict=True)])
-        for _, _, a, b in drafts
+        for _, _, a, b, _ in drafts
     ]
     sides = []
     for index, name in enumerate("AB"):
@@ -491,7 +628,14 @@ def compare_paired(
         sides.append(Side(title, (RunRecords(run=records.run, records=mine),)))
     reference, new = sides
     rows = tuple(_judged(drafts, paired_ratios))
-    pairing = Pairing(reference, new, Matched(tuple(pairs), (), ()), tuple(dict.fromkeys(unpaired)), rows=rows)
+    pairing = Pairing(
+        reference,
+        new,
+        Matched(tuple(pairs), (), ()),
+        tuple(dict.fromkeys(unpaired)),
+        rows=rows,
+        means=tuple(_means(list(zip(drafts, rows, strict=True)), is_paired=True)),
+    )
     return Comparison((pairing,), is_paired=True)
 
 

@@ -10,9 +10,19 @@ from pydantic_core import to_json
 
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
-from paceline.analysis.compare.verdicts import Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing, Violation
+from paceline.analysis.compare.verdicts import (
+    RESOLVED,
+    Comparison,
+    ComparisonRow,
+    ComparisonVerdict,
+    Mean,
+    Pairing,
+    Undecided,
+    Violation,
+)
 from paceline.analysis.figures import shortened
 from paceline.core.metric import Better
+from paceline.core.uncertainty import SEPARATE, Level
 from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
@@ -25,10 +35,12 @@ MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a
 MOST_DRAWN = 40  # ratios in the chart
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
 _WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
+_TIMES = ("s", "ms", "µs", "us", "ns")
 COLUMNS = (
     *("reference", "new", "case", "category", "metric", "scope", "at", "unit", "better"),
     *("reference_value", "new_value", "ratio", "low", "high", "confidence", "chance", "verdict"),
-    *(f"{side}_{name}" for name in ("parts", "samples", "warnings") for side in ("reference", "new")),
+    *("sentence", "level", "units_needed"),
+    *(f"{side}_{name}" for name in ("runs", "parts", "samples", "warnings") for side in ("reference", "new")),
 )
 
 
@@ -42,24 +54,75 @@ def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> st
 
 def change_words(row: ComparisonRow) -> str:
     """What the ratio says, whether it is significant or not."""
-    gain, value, unit = row.gain, row.ratio.value, row.metric.unit
-    if value is None:
+    if row.ratio.value is None:
         return "no ratio: a value is zero, negative or not a number"
-    is_speed = unit in ("s", "ms", "µs", "us", "ns") or unit.endswith("/s")
-    if gain is not None and is_speed and row.metric.better is not Better.NEITHER:
-        return gain_words(gain)
-    words = gain_words(value, "higher", "lower")
-    return words if gain is None or gain == 1 else f"{words}, {'better' if gain > 1 else 'worse'}"
+    return _worded(row, row.gain if row.gain and _is_speed(row) else row.ratio.value)
 
 
 def verdict_words(row: ComparisonRow) -> str:
-    """What it comes to."""
-    if row.verdict is ComparisonVerdict.SAME:
-        return "no significant change"
-    if row.verdict is ComparisonVerdict.SINGLE:
-        why = "one value" if row.parts == (1, 1) else f"too few rounds ({row.parts[0]})"
-        return f"{change_words(row)}; {why}, no interval"
-    return change_words(row)
+    """What it comes to, in one of few forms; `remedy` says what would decide it."""
+    low, high = _gains(row) if _is_speed(row) else _ends(row)
+    match row.verdict:
+        case ComparisonVerdict.SAME:
+            return f"any difference larger than {percent(row.ruled_out or 0.0)} is ruled out"
+        case ComparisonVerdict.UNDECIDED if row.ratio.interval is None and row.ratio.units[0] > 1:
+            return f"cannot be decided from {row.ratio.units[0]} rounds"
+        case ComparisonVerdict.UNDECIDED if row.ratio.interval is None:
+            return f"cannot be decided from one {_unit_of(row)} each"
+        case ComparisonVerdict.UNDECIDED:
+            return f"cannot be decided: {_worded(row, low)} to {_worded(row, high)}"
+        case ComparisonVerdict.NONE:
+            return change_words(row)
+    words = _worded(row, low).rsplit(" ", 1)[-1]
+    valued = "" if _is_speed(row) or row.gain is None else f", {row.verdict.value}"
+    if low >= 2 or high <= 0.5:
+        least, most = sorted(max(end, 1 / end) for end in (low, high))
+        return f"{least:.3g}x to {most:.3g}x {words}{valued}"
+    nearest, farthest = (percent(part).removesuffix(" %") for part in sorted((abs(low - 1), abs(high - 1))))
+    return f"{words} by {nearest} to {farthest} %{valued}"
+
+
+def remedy(row: ComparisonRow, *, is_paired: bool = False) -> str:
+    """What would decide it; nothing where it is decided."""
+    if row.verdict is not ComparisonVerdict.UNDECIDED:
+        return ""
+    unit = "round" if is_paired else row.ratio.level.value
+    if row.ratio.interval is None and is_paired:
+        return "measure more rounds"
+    if row.ratio.interval is None:
+        if _unit_of(row) == "run":
+            return f"repeat with at least {SEPARATE} runs of each side within an hour"
+        return f"repeat with both sides in one session, or with at least {SEPARATE} sessions of each"
+    needed = row.units_needed
+    many = f"about {needed}" if needed else "more than 1,000"
+    return f"{many} {unit}s of each side would show a difference of {RESOLVED:.0%}".replace("%", " %")
+
+
+def _unit_of(row: ComparisonRow) -> str:
+    """What each side has one of, where nothing can be decided: runs, unless those of a session are several."""
+    return "run" if row.ratio.runs == (1, 1) else row.ratio.level.value
+
+
+def _ends(row: ComparisonRow) -> tuple[float, float]:
+    """Of the interval, or twice the ratio where there is none."""
+    interval, value = row.ratio.interval, row.ratio.value or 1.0
+    return (interval.low, interval.high) if interval else (value, value)
+
+
+def _gains(row: ComparisonRow) -> tuple[float, float]:
+    """The ends turned so that more than 1 is better."""
+    low, high = _ends(row)
+    return (1 / high, 1 / low) if row.metric.better is Better.LOWER and low > 0 else (low, high)
+
+
+def _worded(row: ComparisonRow, ratio: float) -> str:
+    """In the words of the metric: what takes time is faster or slower, a size is higher or lower."""
+    return gain_words(ratio) if _is_speed(row) else gain_words(ratio, "higher", "lower")
+
+
+def _is_speed(row: ComparisonRow) -> bool:
+    unit = row.metric.unit
+    return row.metric.better is not Better.NEITHER and (unit in _TIMES or unit.endswith("/s"))
 
 
 def metric_words(row: ComparisonRow) -> str:
@@ -86,40 +149,50 @@ def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
         (row,) = rows
         sides = f"{pairing.new.name} against {pairing.reference.name}: " if is_paired else ""
         sure = f", ratio {ratio(row.ratio.value)} ({between(row.ratio.interval)})" if row.ratio.interval else ""
+        decide = f"; {advice}" if (advice := remedy(row, is_paired=is_paired)) else ""
         values = f"{show_value(row.ratio.reference, row.metric.unit)} to {show_value(row.ratio.new, row.metric.unit)}"
         warnings = "; with warnings" if any(row.warnings) else ""
-        return one_line(f"{sides}{row.label}: {verdict_words(row)} in {metric_words(row)}, {values}{sure}{warnings}.")
+        about = f"{sides}{row.label}: {metric_words(row)} {verdict_words(row)}, {values}{sure}"
+        return one_line(f"{about}{decide}{warnings}.")
     parts = []
     of = f" of {len(rows)}"
     for verdict, word in _WORDS.items():
         matches = [row for row in rows if row.verdict is verdict]
         if matches:
-            most = f"{one_line(matches[0].label)}, {change_words(matches[0])}"
+            most = f"{one_line(matches[0].label)}, {verdict_words(matches[0])}"
             parts.append(f"{len(matches)}{of} {word} ({'most of all ' if len(matches) > 1 else ''}{most})")
             of = ""
-    if same := pairing.count(ComparisonVerdict.SAME):
-        every = same == len(rows)
-        parts.append(
-            f"no significant change in any of {same} cases" if every else f"{same}{of} not significantly changed"
-        )
+    if same := [row.ruled_out or 0.0 for row in rows if row.verdict is ComparisonVerdict.SAME]:
+        counted = f"all {len(same)}" if len(same) == len(rows) else f"{len(same)}{of}"
+        parts.append(f"in {counted} any difference larger than {percent(max(same))} is ruled out")
         of = ""
-    if single := pairing.count(ComparisonVerdict.SINGLE):
-        counted = f"all {single}" if single == len(rows) else f"{single}{of}"
-        parts.append(f"{counted} with one value on a side, so that no change of it can be called significant")
+    if open_rows := [row for row in rows if row.verdict is ComparisonVerdict.UNDECIDED]:
+        counted = f"all {len(open_rows)}" if len(open_rows) == len(rows) else f"{len(open_rows)}{of}"
+        alone = {_unit_of(row) for row in open_rows if row.ratio.interval is None}
+        why = (
+            f" from one {alone.pop()} each" if len(alone) == 1 and not any(r.ratio.interval for r in open_rows) else ""
+        )
+        parts.append(f"{counted} cannot be decided{why}: {_most_asked(open_rows, is_paired=is_paired)}")
     if pairing.broken:
         parts.append(f"{len(pairing.broken)} succeeded on one side only")
     if pairing.means:
         mean = pairing.means[0]
-        interval = f" ({between(mean.interval)})" if mean.interval else ", without an interval"
+        interval = f" ({between(mean.interval)})" if mean.interval else ", which is not decided"
         parts.append(f"{_mean_words(mean)} on the geometric mean{interval}")
     if warned := sum(any(row.warnings) for row in rows):
         parts.append(f"{warned} with warnings")
     return one_line(heading("; ".join(parts) or "nothing could be compared") + ".")
 
 
+def _most_asked(rows: Sequence[ComparisonRow], *, is_paired: bool) -> str:
+    """What would decide all of these: that of the one that needs the most."""
+    return remedy(max(rows, key=lambda row: (row.ratio.interval is None, row.ratio.scatter)), is_paired=is_paired)
+
+
 def _mean_words(mean: Mean) -> str:
     if mean.interval is not None and not mean.is_change:
-        return "no significant change"
+        largest = max(mean.interval.high, 1 / mean.interval.low) - 1
+        return f"any difference larger than {percent(largest)} ruled out"
     return gain_words(mean.value, "better", "worse")
 
 
@@ -134,6 +207,15 @@ def violation_words(violation: Violation) -> str:
         f"{violation.limit}: {violation.label}: {metric_words(row)} ratio {ratio(row.ratio.value)}{sure}: "
         f"{change_words(row)} [{against}]"
     )
+
+
+def undecided_words(one: Undecided) -> str:
+    """One line for what a gate can neither pass nor fail."""
+    row, against = one.row, f"{one.pairing.new.name} against {one.pairing.reference.name}"
+    decide = (
+        remedy(row) or f"its interval {between(row.ratio.interval)} reaches beyond the bound: repeat with more runs"
+    )
+    return one_line(f"{one.limit}: {row.label}: {metric_words(row)} {verdict_words(row)}: {decide} [{against}]")
 
 
 def forest(pairing: Pairing) -> Chart | None:
@@ -163,17 +245,14 @@ def forest(pairing: Pairing) -> Chart | None:
 
 
 def _value(row: ComparisonRow, alone: bool) -> Spec:
-    gain = row.gain or 1.0
-    interval = row.ratio.interval
-    ends = (interval.low, interval.high) if interval else (row.ratio.value or 1.0,) * 2
-    is_turned = row.ratio.value is not None and gain != row.ratio.value
-    low, high = (1 / ends[1], 1 / ends[0]) if is_turned else ends
+    gain, interval = row.gain or 1.0, row.ratio.interval
+    low, high = _gains(row)
     return {
         "case": one_line(row.label if alone else f"{row.label}, {metric_words(row)}"),
         "gain": gain,
         "low": low,
         "high": high,
-        "text": change_words(row) if row.is_change else verdict_words(row),
+        "text": verdict_words(row),
         "colour": _COLOURS.get(row.verdict, MUTED),
         "interval": between(interval),
     }
@@ -258,8 +337,12 @@ def _table(pairing: Pairing, comparison: Comparison, most: int | None) -> Sectio
     columns.append(Column.of("Ratio", tuple(ratio(row.ratio.value) for row in rows), leads=True))
     if any(row.ratio.interval for row in rows):
         columns.append(Column.of("95 % interval", tuple(between(row.ratio.interval) for row in rows)))
-    if any(row.parts != (1, 1) for row in rows):
-        columns.append(Column.of("Parts", tuple(f"{row.parts[0]}/{row.parts[1]}" for row in rows), widest=True))
+    if any(row.ratio.runs != (1, 1) for row in rows):
+        columns.append(
+            Column.of("Runs", tuple(f"{row.ratio.runs[0]}/{row.ratio.runs[1]}" for row in rows), widest=True)
+        )
+    if any(row.parts != row.ratio.runs for row in rows):
+        columns.append(Column.of("Repeats", tuple(f"{row.parts[0]}/{row.parts[1]}" for row in rows), widest=True))
     columns.append(Column.of("Samples", tuple(f"{row.samples[0]}/{row.samples[1]}" for row in rows), widest=True))
     if any(kinds for row in rows for kinds in row.warnings):
         # The letters of both sides' warnings: `D/-` is one of the reference alone.
@@ -302,30 +385,51 @@ def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
 
 def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     yield _matching(pairing, comparison)
-    if not any(row.ratio.interval for row in pairing.rows):
-        if comparison.is_paired:
-            yield "A ratio is the geometric mean of B / A over the rounds, which are too few for an interval."
-            return
-        yield "A side with one value and no samples has no interval, and no change of it is ever called significant."
-        return
+    rows = pairing.rows
     if comparison.is_paired:
         yield (
             "A ratio is the geometric mean of B / A over the rounds, in each of which one was measured right after "
             "the other. Its interval comes from how the rounds differ, and holds although one looked after every round."
         )
-    elif pairing.is_single:
-        yield (
-            "A ratio is new / reference. Its interval is about the samples of these two runs: how runs differ among "
-            "themselves is not in it. Measure with `--repeat 5`, or interleaved with `paceline ab`, to have that, too."
-        )
     else:
-        yield "A ratio is new / reference, and how repetitions and runs differ among themselves is in its interval."
+        yield from _levels(pairing)
+    history = sum(row.ratio.history > 0 for row in rows)
+    if history:
+        yield f"In {history} of {len(rows)} ratios, earlier runs of the case on this machine show how far runs scatter."
+    if any(row.ratio.interval for row in rows):
+        yield (
+            f"What leaves room for a difference of more than {100 * RESOLVED:.0f} % is not decided. Four times as many "
+            "runs halve an interval."
+        )
     count = sum(row.ratio.chance is not None for row in comparison.rows)
     if count > 1:
         yield (
             f"{count:,} comparisons are judged together, so that at most {FALSE_ALARMS:.0%} of the called changes are "
             "none (Benjamini and Hochberg): among so many, an interval that leaves out 1 may be chance."
         ).replace("%", " %")
+
+
+def _levels(pairing: Pairing) -> Iterator[str]:
+    """What the intervals come from: how runs differ among themselves, or sessions."""
+    decided = {row.ratio.level for row in pairing.rows if row.ratio.interval}
+    if Level.RUN in decided:
+        yield (
+            "A ratio is new / reference, of runs in sessions that both sides share, and its interval comes from how "
+            "runs differ among themselves."
+        )
+    if Level.SESSION in decided:
+        yield (
+            "A ratio is new / reference. The sides were measured in different sessions, so that its interval comes "
+            "from how sessions differ."
+        )
+    if any(row.ratio.interval is None and row.ratio.value is not None for row in pairing.rows):
+        yield (
+            "Samples of one run do not show how runs differ, nor runs of one session how sessions differ. Where no "
+            "earlier runs of the case on this machine show it either, a ratio has no interval."
+        )
+        if pairing.means and pairing.means[0].interval is None:
+            together = gain_words(pairing.means[0].value, "better", "worse")
+            yield f"That all cases together are {together} may be a shift of the session as well as a change."
 
 
 def _matching(pairing: Pairing, comparison: Comparison) -> str:
@@ -387,23 +491,34 @@ def csv_text(comparison: Comparison) -> str:
     return csv.csv_text(COLUMNS, rows)
 
 
-def json_text(comparison: Comparison, violations: Sequence[Violation] = ()) -> str:
+def json_text(comparison: Comparison, violations: Sequence[Violation] = (), undecided: Sequence[Undecided] = ()) -> str:
     """Everything, as one object."""
-    return json.dumps(_document(comparison, violations), indent=2, allow_nan=False) + "\n"
+    return json.dumps(_document(comparison, violations, undecided), indent=2, allow_nan=False) + "\n"
 
 
 def json_line(comparison: Comparison) -> str:
     """The same as an event on one line."""
-    return json.dumps({"event": "comparison"} | _document(comparison, ()), allow_nan=False)
+    return json.dumps({"event": "comparison"} | _document(comparison), allow_nan=False)
 
 
-def _document(comparison: Comparison, violations: Sequence[Violation]) -> dict[str, Any]:
+def _document(
+    comparison: Comparison, violations: Sequence[Violation] = (), undecided: Sequence[Undecided] = ()
+) -> dict[str, Any]:
     document = {
         "paired": comparison.is_paired,
         "comparisons": [_pairing(pairing, comparison) for pairing in comparison.pairings],
         "violations": [
             {"limit": str(one.limit), "case": one.label, "new": one.pairing.new.name, "message": violation_words(one)}
             for one in violations
+        ],
+        "undecided": [
+            {
+                "limit": str(one.limit),
+                "case": one.row.label,
+                "new": one.pairing.new.name,
+                "message": undecided_words(one),
+            }
+            for one in undecided
         ],
     }
     finite: dict[str, Any] = json.loads(to_json(document, inf_nan_mode="null"))  # JSON has neither NaN nor infinity
@@ -454,6 +569,11 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
         **csv.interval_columns(ratio.interval),
         "chance": ratio.chance,
         "verdict": row.verdict.value,
+        "sentence": verdict_words(row),
+        "level": row.ratio.level.value,
+        "reference_runs": row.ratio.runs[0],
+        "new_runs": row.ratio.runs[1],
+        "units_needed": row.units_needed,
         "reference_parts": row.parts[0],
         "new_parts": row.parts[1],
         "reference_samples": row.samples[0],

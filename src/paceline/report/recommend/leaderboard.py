@@ -43,8 +43,10 @@ def headline(board: Board) -> str:
     first = leaders[0]
     leader = f"{name(first, board)}: {show(first.reading, board)}"
     if len(leaders) > 1:
-        others = [name(entry, board) for entry in leaders[1:]]
-        return f"{leader}; {listed(others)} cannot be told apart from it."
+        others = listed([name(entry, board) for entry in leaders[1:]])
+        if all(len(entry.runs) == 1 for entry in leaders):
+            return f"{leader}; that it is ahead of {others} cannot be decided from one run each."
+        return f"{leader}; {others} cannot be told apart from it."
     second = next((entry for entry in board.entries if entry.place > 1), None)
     if second is None:
         return f"{leader}; nothing else did the same work."
@@ -54,9 +56,7 @@ def headline(board: Board) -> str:
     lead = f"{percent(ahead)} {'ahead of' if is_more else 'below'}"
     if ahead > MANY:
         lead = f"{show_count(mine / theirs)} times as much as"
-    unsure = first.reading.overlaps(second.reading) is None
-    noise = ", with no interval to tell whether that is noise" if unsure else ""
-    return f"{leader}, {lead} {name(second, board)}{noise}."
+    return f"{leader}, {lead} {name(second, board)}."
 
 
 def name(entry: Entry, board: Board) -> str:
@@ -133,7 +133,10 @@ def _block(board: Board, top: int) -> Block:
         hints = [f"`paceline report {run}` lists the warnings and what to do." for run in runs[:MOST_RUNS]]
         sections.append(Section("Warnings", (Lines(tuple(hints)),), Tone.WARNING))
 
-    basis = ["What meets the interval of the first on a place shares it. Several measurements are one entry."]
+    basis = [
+        "Entries share a place unless their runs, or sessions, show that they differ; one run of each does not. "
+        "Several measurements are one entry, with the interval that comes from how they differ."
+    ]
     software = shown[0].software if shown else {}
     same = [name for name in software if len({entry.software.get(name) for entry in shown}) == 1]
     if same:

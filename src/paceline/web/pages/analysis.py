@@ -74,7 +74,7 @@ def compare_routes(router: APIRouter, site: Site) -> None:
             return site.answer(request, "compare.html", query)
         if a == b:
             raise InputError("same-runs", f"'{a}' is compared with itself: choose another run", key="b", value=b)
-        comparison = compare([side(a), side(b)])
+        comparison = compare([side(a), side(b)], earlier=site.store.earlier)
         if wants_json(request):
             return Response(compare_report.json_text(comparison), media_type="application/json")
         document = compare_report.document(comparison, full=True)

@@ -5,30 +5,42 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
 from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import Comparison, Limit, compare, violations
+from paceline.analysis.compare.verdicts import Comparison, Limit, compare, undecided, violations
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report.charts import draw_png
 from paceline.report.compare import document as pages
-from paceline.report.compare.document import COLUMNS, answer, csv_text, forest, json_text, violation_words
+from paceline.report.compare.document import (
+    COLUMNS,
+    answer,
+    csv_text,
+    forest,
+    json_text,
+    undecided_words,
+    violation_words,
+)
 from paceline.report.render import html as render_html
 from paceline.report.render import markdown as render_markdown
 from paceline.report.render import terminal
-from support.compare_records import before_and_after, renamed, side
-from support.records import HOSTILE, hostile_run
+from support.compare_records import again, before_and_after, renamed, side
+from support.records import HOSTILE, case, hostile_run, record, run_of
 
 
 def compared(one: RunRecords, other: RunRecords) -> Comparison:
-    return compare([Side("main", (one,)), Side("my-branch", (other,))])
+    return compare([Side("main", again(one)), Side("my-branch", again(other))])
 
 
 @pytest.fixture(scope="module")
 def planted() -> Comparison:
-    return compared(*before_and_after())
+    before, after = before_and_after()
+    return compare([Side("main", before), Side("my-branch", after)])
 
 
 def printed(comparison: Comparison) -> str:
@@ -39,13 +51,16 @@ def printed(comparison: Comparison) -> str:
 
 def test_the_answer_leads(planted: Comparison) -> None:
     told = answer(planted.pairings[0])
-    assert told.startswith("1 of 5 worse (train bert-large bf16, 5.1 % slower); 1 better (train vit-base bf16, ")
+    assert told.startswith("1 of 5 worse (train bert-large bf16, slower by 4.")
+    assert "; 1 better (train vit-base bf16, faster by " in told
+    assert "; in 3 any difference larger than 0." in told
     assert printed(planted).startswith("1 of 5 worse")
 
 
 def test_no_change_is_said_plainly() -> None:
-    same = compared(side(1, run_id="a"), side(2, run_id="b"))
-    assert answer(same.pairings[0]).startswith("No significant change in any of 6 cases; ")
+    same = compare([Side(name, tuple(side(10 * n + seed, run_id=f"{name}{n}") for n in range(3)))
+                    for seed, name in ((1, "a"), (2, "b"))])  # fmt: skip
+    assert answer(same.pairings[0]).startswith("In all 6 any difference larger than 0.")
 
 
 def test_the_console_fits_100_columns_and_names_what_matters(planted: Comparison) -> None:
@@ -55,7 +70,7 @@ def test_the_console_fits_100_columns_and_names_what_matters(planted: Comparison
     assert "T: throttled in 0 of the reference's and 1 of the new figures" in text
     assert "train detr bf16: not in my-branch, where it ended as out-of-memory" in text
     assert "6 cases matched: the same benchmark, parameters and target." in text
-    assert "how runs differ among themselves is not in it" in " ".join(text.split())
+    assert "its interval comes from how sessions differ" in " ".join(text.split())
 
 
 def test_a_terminal_shows_what_changed_most_and_says_how_to_see_the_rest(
@@ -75,7 +90,7 @@ def test_a_terminal_shows_what_changed_most_and_says_how_to_see_the_rest(
 def test_the_chart_has_every_ratio_in_words(planted: Comparison) -> None:
     chart = forest(planted.pairings[0])
     assert chart is not None
-    assert "train bert-large bf16: 5.1 % slower" in chart.description
+    assert "train bert-large bf16: slower by 4." in chart.description
     assert len(chart.spec["data"]["values"]) == 5
     assert draw_png(chart).startswith(b"\x89PNG")
 
@@ -109,8 +124,8 @@ def test_files_for_programs_have_the_same_figures(planted: Comparison) -> None:
 
 def test_a_violation_is_one_clear_line(planted: Comparison) -> None:
     slower, gone = (violation_words(one) for one in violations(planted, [Limit.parse("throughput<0.97")]))
-    assert slower.startswith("throughput<0.97: train bert-large bf16: throughput ratio 0.949, 0.9")
-    assert "5.1 % slower" in slower
+    assert slower.startswith("throughput<0.97: train bert-large bf16: throughput ratio 0.950, 0.9")
+    assert "5.0 % slower" in slower
     assert gone.startswith("train detr bf16: did not succeed any more (out-of-memory")
 
 
@@ -123,3 +138,70 @@ def test_hostile_text_stays_text() -> None:
     for row in csv.DictReader(io.StringIO(csv_text(hostile))):
         assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values() if cell)
     assert HOSTILE in json.loads(json_text(hostile))["comparisons"][0]["rows"][0]["case"]
+
+
+def one_row(better: Better, unit: str, before: Sequence[float], after: Sequence[float]) -> Comparison:
+    """A metric of one case in runs of one session, a value each."""
+    metric = Metric(name="score", unit=unit, better=better)
+
+    def runs(name: str, values: Sequence[float]) -> tuple[RunRecords, ...]:
+        made = (
+            run_of([record(case(0, "train", "x", model="x"), [Measurement.of_value(metric, one)])]) for one in values
+        )
+        return tuple(renamed(run, f"{name}{number}") for number, run in enumerate(made))
+
+    return compare([Side("main", runs("a", before)), Side("new", runs("b", after))], metrics=["score"])
+
+
+THREE = (99.0, 100.0, 101.0)
+
+
+@pytest.mark.parametrize(
+    ("better", "unit", "before", "after", "sentence", "remedy"),
+    [
+        (Better.HIGHER, "images/s", THREE, (119.0, 120.0, 121.0), "faster by 17.5 to 22.6 %", ""),
+        (Better.LOWER, "s", THREE, (119.0, 120.0, 121.0), "slower by 14.9 to 18.4 %", ""),
+        (Better.HIGHER, "images/s", THREE, (299.0, 300.0, 301.0), "2.93x to 3.07x faster", ""),
+        (Better.LOWER, "B", THREE, (119.0, 120.0, 121.0), "higher by 17.5 to 22.6 %, worse", ""),
+        (Better.NEITHER, "", THREE, (119.0, 120.0, 121.0), "higher by 17.5 to 22.6 %", ""),
+        (Better.HIGHER, "images/s", THREE, THREE, "any difference larger than 2.3 % is ruled out", ""),
+        (
+            *(Better.HIGHER, "images/s", (90.0, 100.0, 110.0), (95.0, 100.0, 107.0)),
+            "cannot be decided: 18.0 % slower to 24.1 % faster",
+            "about 24 runs of each side would show a difference of 5 %",
+        ),
+        (
+            *(Better.HIGHER, "images/s", (100.0,), (300.0,)),
+            "cannot be decided from one run each",
+            "repeat with at least 3 runs of each side within an hour",
+        ),
+        (Better.HIGHER, "images/s", (100.0,), (0.0,), "no ratio: a value is zero, negative or not a number", ""),
+    ],
+)
+def test_every_verdict_has_one_of_few_forms(
+    better: Better, unit: str, before: Sequence[float], after: Sequence[float], sentence: str, remedy: str
+) -> None:
+    (row,) = one_row(better, unit, before, after).rows
+    assert (pages.verdict_words(row), pages.remedy(row)) == (sentence, remedy)
+
+
+def test_sides_in_one_session_each_are_asked_to_share_one() -> None:
+    sides = [
+        Side(name, tuple(RunRecords(run=one.run.model_copy(update={"session": name}), records=one.records)
+                         for one in again(side(seed, run_id=name))))
+        for seed, name in ((1, "monday"), (2, "tuesday"))
+    ]  # fmt: skip
+    comparison = compare(sides)
+    row = next(iter(comparison.rows))
+    assert pages.verdict_words(row) == "cannot be decided from one session each"
+    assert pages.remedy(row) == "repeat with both sides in one session, or with at least 3 sessions of each"
+    assert "may be a shift of the session as well as a change" in printed(comparison)
+
+
+def test_a_line_of_an_open_gate_says_what_would_close_it() -> None:
+    comparison = one_row(Better.HIGHER, "images/s", THREE, (98.0, 99.0, 100.0))
+    (one,) = undecided(comparison, [Limit.parse("score<0.98")])
+    assert undecided_words(one) == (
+        "score<0.98: train x: score any difference larger than 3.4 % is ruled out: its interval 0.967 to 1.013 "
+        "reaches beyond the bound: repeat with more runs [new against main]"
+    )

@@ -27,6 +27,7 @@ from paceline.report.recommend.words import headline, what_if, why
 from paceline.report.render import html as render_html
 from paceline.report.render import markdown as render_markdown
 from paceline.report.render import terminal
+from support.compare_records import again
 from support.records import STEP_TIME, hostile_run, literal_run, sample_run, throughput
 from support.serving_records import capacity_run, rates_run
 
@@ -175,14 +176,17 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_a_board_says_who_leads_and_by_how_much() -> None:
-    (board,) = boards([literal_run()], Prices({}), text="resnet50")
+    (board,) = boards(again(literal_run()), Prices({}), text="resnet50")
     assert leaderboard.headline(board) == "fp16: 320 images/s, 100 % ahead of fp32."
-    (lower,) = boards([literal_run()], Prices({}), metric="step_time")
+    (lower,) = boards(again(literal_run()), Prices({}), metric="step_time")
     assert leaderboard.headline(lower) == "fp16: 100 ms, 50.0 % below fp32."
+    (once,) = boards([literal_run()], Prices({}), text="resnet50")
+    undecided = "fp16: 320 images/s; that it is ahead of fp32 cannot be decided from one run each."
+    assert leaderboard.headline(once) == undecided
     far = literal_run()
     times = Measurement.of_samples(STEP_TIME, [80.0] * 20)
     far.records[1].measurements = [Measurement.of_rate(throughput("images/s"), 32, times), times]
-    (board,) = boards([far], Prices({}), text="resnet50")
+    (board,) = boards(again(far), Prices({}), text="resnet50")
     assert leaderboard.headline(board) == "fp16: 320 images/s, 800 times as much as fp32."
 
 
