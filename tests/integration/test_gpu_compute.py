@@ -93,8 +93,11 @@ def test_events_see_no_more_than_the_clock_around_them() -> None:
 
 
 def test_more_launches_in_a_sample_do_not_change_the_time_of_one() -> None:
-    few, many = (value(measured("kernel-launch", launches=launches), "wall_time") for launches in (500, 5000))
-    assert many == pytest.approx(few, rel=0.25)
+    # The host's pace differs by a fifth from run to run; the best of a few in alternation differs less.
+    times: dict[int, list[float]] = {500: [], 5000: []}
+    for launches in (500, 5000, 5000, 500, 500, 5000):
+        times[launches].append(value(measured("kernel-launch", launches=launches), "wall_time"))
+    assert min(times[5000]) == pytest.approx(min(times[500]), rel=0.25)
 
 
 def test_a_burst_is_faster_than_what_the_power_limit_leaves() -> None:
@@ -113,7 +116,9 @@ def test_a_burst_is_faster_than_what_the_power_limit_leaves() -> None:
 
 @pytest.mark.parametrize(("seconds", "kind"), [("3s", "sustained"), ("50ms", "short")])
 def test_matmul_says_at_which_pace_it_was_measured(seconds: str, kind: str) -> None:
-    result = measured("matmul", precision="fp32", m=2048, n=2048, k=2048, warm_up=seconds, budget=seconds)
+    result = measured(
+        "matmul", precision="fp32", m=2048, n=2048, k=2048, warm_up=seconds, budget=seconds, interval=1e-9
+    )
     print("matmul:", Pace.model_validate(result.facts["pace"]).reason)
     assert result.facts["pace"]["kind"] == kind
 

@@ -24,6 +24,7 @@ from paceline.cli import run
 from paceline.cli.main import Verbs, paceline
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import is_micro
+from paceline.core.parameters import SPAN
 from paceline.core.record import CauseKind, Outcome, Record
 from paceline.core.suite import Here, Suite, expand
 from paceline.measure import loop
@@ -250,9 +251,13 @@ def test_every_outcome_and_cause_is_explained() -> None:
 
 def test_the_measuring_guide_has_the_constants_of_the_code() -> None:
     text = " ".join((GUIDE / "measuring.md").read_text(encoding="utf-8").split())
-    assert f"at least {loop.WINDOW_STEPS} steps that cover at least {loop.WINDOW_SECONDS:g} s" in text
-    assert f"the change is at most {loop.STEADY_TOLERANCE:.0%}".replace("%", " %") in text
-    assert f"`min_steps` steps and {loop.MIN_SECONDS:g} s" in text
+    bound = f"{loop.BOUND:.0%}".replace("%", " %")
+    assert f"({loop.WINDOW_STEPS} at least)" in text
+    assert f"changes of more than {bound} are ruled out" in text
+    assert f"with a time constant of up to {loop.SLOWEST:g} s" in text
+    assert f"`span` ({SPAN:g} s by default)" in text
+    assert f"(and {loop.MIN_SECONDS:g} s; or the budget, if shorter)" in text
+    assert f"until {loop.PATIENCE:g} times the span" in text
     assert {f"`{reason.value}`" for reason in loop.Stop} <= set(re.findall(r"`\w+`", text))
 
 
