@@ -288,6 +288,8 @@ def _reach(values: NDArray[np.float64], effective: float, confidence: float) -> 
     Student's t has as many degrees of freedom. Skewed samples leave more room on the side of their long tail (Hall).
     """
     n = values.size
+    if not np.ptp(values):
+        return 0.0, 0.0  # whatever rounding leaves
     centred = values - values.mean()
     waves = _waves(n, effective)
     error = math.sqrt(_power(centred, waves, effective) / n)

@@ -103,7 +103,7 @@ def test_a_leaderboard_is_over_all_runs(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     documents = {one["work"]: one for one in json.loads(result.output)}
     entries = documents["train resnet50"]["entries"]
-    assert [entry["place"] for entry in entries] == [1, 2, 3, 4]
+    assert [entry["place"] for entry in entries] == [1, 1, 1, 1]  # one run of each decides nothing
     assert {run for entry in entries for run in entry["runs"]} == {"20260101-000000-aaaa", "20260102-000000-aaaa"}
 
 

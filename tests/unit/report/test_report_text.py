@@ -7,7 +7,7 @@ import math
 import pytest
 
 from paceline.analysis.summary import summarize_run
-from paceline.report.numbers import axis_scale, half_width, show_value, width
+from paceline.report.numbers import axis_scale, half_width, show_value
 from paceline.report.run.document import answer
 from paceline.report.text import clean, heading, humanize
 from support.records import case, literal_run, record, run_of, sample_run
@@ -77,18 +77,3 @@ def test_the_answer_of_one_case_and_of_none() -> None:
     assert answer(summarize_run(run_of([]))) == "This run has no cases."
     unmeasured = run_of([record(case(0, "odd", "a"))], not_run=[case(1, "odd", "b")])
     assert answer(summarize_run(unmeasured)) == "1 of 2 cases measured; 1 not run."
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "shown"),
-    [
-        (99.6, 100.4, "± 0.4 %"),
-        (95.0, 109.0, "± 9.0 %"),
-        (80.0, 122.0, "± 22 %"),
-        (88.0, 722.0, "-12 to +622 %"),
-        (None, 722.0, ""),
-        (88.0, math.inf, ""),
-    ],
-)
-def test_wide_intervals_with_unequal_halves_show_both_ends(low: float | None, high: float, shown: str) -> None:
-    assert width(100.0, low, high) == shown
