@@ -430,3 +430,28 @@ def test_only_a_run_that_should_go_on_is_interrupted_by_the_end_of_its_runner(
 ) -> None:
     runner = location.this_runner()
     assert location.status_of(status, runner if is_there else runner | {"started": 0.0}) == shown
+
+
+def test_runs_in_a_row_are_one_session_and_earlier_ones_of_the_machine_are_read(store: Store) -> None:
+    machine = {"host": "n1", "cpu": {"model": "EPYC"}, "boot": "one"}
+    start = a_run().started_at
+    stored = []
+    for name, minutes, environment in (
+        ("a", 0, machine),
+        ("b", 30, machine),
+        ("c", 300, machine),
+        ("d", 310, machine | {"boot": "two"}),
+        ("e", 315, machine | {"host": "n2"}),
+    ):
+        at = start + timedelta(minutes=minutes)
+        run = a_run(name, started_at=at, ended_at=at, environment=environment)
+        store.begin(run)
+        store.add(a_record(run_id=name))
+        stored.append(store.load(name).run)
+    assert [run.session for run in stored] == ["a", "a", "c", "d", "e"]
+    metric = a_record().measurements[0].metric.name
+    earlier = store.earlier([stored[3]], [metric])
+    assert [one.run.id for one in earlier] == ["a", "b", "c"]
+    assert {m.metric.name for one in earlier for record in one.records for m in record.measurements} == {metric}
+    assert store.earlier([stored[4]], [metric]) == []
+    assert store.earlier(stored[:1], []) == []

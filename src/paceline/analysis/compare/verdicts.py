@@ -304,7 +304,8 @@ def _with_histories(drafts: Sequence[Draft], sides: Sequence[Side], earlier: Ear
             places = [(machines.get(part.run, ""), case, metric) for part in parts]
             known |= {place: stored[place] for place in places if place in stored}
         before, after = (
-            [part._replace(session=sessions.get(part.run, part.run)) for part in parts] for _, parts in sides
+            [RepeatSamples(one, samples, run, sessions.get(run, run)) for one, samples, run, _ in parts]
+            for _, parts in sides
         )
         past_parts = [parts for of_case in known.values() for parts in of_case.values()]
         return draft._replace(before=before, after=after, past=past_parts)
