@@ -159,12 +159,11 @@ def test_percentiles_and_rates_agree_with_the_samples(poisson: Record) -> None:
         if told is None:  # fewer than fifty requests happened to arrive
             continue
         assert told.value == pytest.approx(np.quantile(latency.samples, share, method="inverted_cdf"))
-        assert told.interval is not None
-        assert told.interval.low <= told.value <= told.interval.high
+        assert told.interval is None  # it would need a hundred
     assert poisson.measurement("latency_p99") is None  # it would need five hundred
     assert value(poisson, "throughput") == pytest.approx(value(poisson, "goodput"))
     assert 15 < value(poisson, "offered_rate") < 60
-    assert poisson.facts["slo"] == "held"
+    assert poisson.facts["slo"].startswith("not decidable yet: ")  # so few requests say nothing of a tail
 
 
 def test_the_stages_add_up_to_the_latency(poisson: Record) -> None:

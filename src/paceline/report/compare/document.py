@@ -386,7 +386,9 @@ def _warnings(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
 def _basis(pairing: Pairing, comparison: Comparison) -> Iterator[str]:
     yield _matching(pairing, comparison)
     rows = pairing.rows
-    if comparison.is_paired:
+    if comparison.is_paired and not any(row.ratio.interval for row in rows):
+        yield "A ratio is the geometric mean of B / A over the rounds, which are too few for an interval."
+    elif comparison.is_paired:
         yield (
             "A ratio is the geometric mean of B / A over the rounds, in each of which one was measured right after "
             "the other. Its interval comes from how the rounds differ, and holds although one looked after every round."
