@@ -13,11 +13,13 @@ from paceline.core.case import Category, is_micro
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
+from paceline.core.stats import FEW
 from paceline.report.document import Badge, Cell, Column, Tone
 from paceline.report.numbers import figure_interval, show_at, show_figure, show_value
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
+WITHHELD = "the samples follow one another so closely that they tell no interval; measure longer"
 
 _WORDS = {"metric", "slo", "pace"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
@@ -218,9 +220,12 @@ def _samples(row: CaseRow) -> Cell:
 
 
 def _interval(row: CaseRow) -> Cell:
-    if row.headline is None or row.headline.interval is None or row.headline.relative is None:
+    figure = row.headline
+    if figure is None or figure.statistic == "single":
         return Cell()
-    return Cell(figure_interval(row.headline), row.headline.relative, _between(row.headline))
+    if figure.relative is None:
+        return Cell("unknown", note=WITHHELD) if figure.summary.count >= FEW else Cell()
+    return Cell(figure_interval(figure), figure.relative, _between(figure))
 
 
 def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:

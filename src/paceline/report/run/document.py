@@ -269,7 +269,8 @@ def _notes(summary: RunSummary, table: CaseTable, *, is_first: bool) -> Iterator
         note = (
             "± is the larger half of the interval that holds the true value with 95 % confidence, or the most that "
             "few samples allow; samples that resemble their neighbours count less. Where one half is more than "
-            f"{SKEWED:g} times as wide as the other, the interval is given from end to end. "
+            f"{SKEWED:g} times as wide as the other, the interval is given from end to end; it is unknown where "
+            "samples follow one another too closely to tell it. "
             f"{'A rate is' if summary.is_micro else 'Throughput is'} all work over all time."
         )
         rows = [row for row in summary.measured if row.case.category != Category.SERVING]

@@ -357,3 +357,11 @@ def test_a_point_that_was_seen_once_has_no_shade() -> None:
 def test_two_points_make_no_line() -> None:
     found = [times(1e-3, at={"streams": count}) for count in (1, 4)]
     assert lines_of(run_of([record(micro(0, "communication", "tcp", ""), found)])) == []
+
+
+def test_samples_that_wander_have_an_unknown_interval_instead_of_none() -> None:
+    one = gemm(0, "fp32", 1.5e12, None)
+    rate, *others = one.measurements
+    wandering = replace(rate, summary=rate.summary.model_copy(update={"mean_interval": None}))
+    run = run_of([one.model_copy(update={"measurements": [wandering, *others]})])
+    assert "| gemm fp32 | 1.499 TFLOP/s | unknown |" in to_markdown(run)
