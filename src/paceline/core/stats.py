@@ -1,7 +1,7 @@
 """The one place where samples become percentiles, intervals and outliers, live and afterwards.
 
-Percentiles interpolate linearly between order statistics. The interval of the median comes from order
-statistics and assumes no distribution. That of the mean takes the variance of a mean from the slowest waves of the
+Percentiles interpolate linearly between order statistics. The interval of the median is that of the share of samples
+below it, and assumes no distribution. That of the mean takes the variance of a mean from the slowest waves of the
 samples, corrects for skewness, and counts rare stalls as events. Samples that follow one another are rarely
 independent, so both count an effective number of samples: noise that comes in waves does not pass for precision.
 """
@@ -25,6 +25,7 @@ ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third
 FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
 LEAST_WAVES = 4  # of the slowest, which tell the variance of the mean
 MOST_SKEW = 0.35  # of a mean: beyond it the correction for skewness is no longer one
+MANY_EVENTS = 100
 STALL = 4.0  # times the median: a sample that took longer is a stall where such samples are rare
 
 Samples = Sequence[float] | NDArray[np.float64]
@@ -136,12 +137,6 @@ def median_interval(samples: Samples, confidence: float = CONFIDENCE, *, indepen
     if independent:
         return _order_interval(ordered, float(values.size), confidence)
     return _median_interval(values, ordered, effective_count(values), confidence)
-
-
-def mean_interval(samples: Samples, confidence: float = CONFIDENCE) -> Interval | None:
-    """Where the mean of the process behind the samples lies, given in their order; None where too few are effective."""
-    values = np.asarray(samples, dtype=np.float64)
-    return _mean_interval(values, effective_count(values), confidence)
 
 
 def effective_count(samples: Samples) -> float:
@@ -363,6 +358,13 @@ def _stall_reach(values: NDArray[np.float64], stalls: NDArray[np.bool_], confide
 def _poisson_limits(events: int, confidence: float) -> tuple[float, float]:
     """Between which means a Poisson count has not happened to be this one (Garwood)."""
     outside = (1.0 - confidence) / 2.0
+    if events > MANY_EVENTS:  # its cube root is normal then, to a ten-thousandth of the limits (Wilson, Hilferty)
+        from statistics import NormalDist
+
+        z = NormalDist().inv_cdf(1.0 - outside)
+        ends = ((events, -z), (events + 1, z))
+        low, high = (count * (1.0 - 1.0 / (9.0 * count) + side / (3.0 * math.sqrt(count))) ** 3 for count, side in ends)
+        return low, high
 
     def solve(chance_above: float, count: int) -> float:
         # The mean at which at least `count` events have this chance; it grows with the mean.

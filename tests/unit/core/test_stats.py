@@ -14,6 +14,7 @@ from paceline.core.stats import (
     ENOUGH,
     PERCENTILES,
     Interval,
+    _poisson_limits,
     drift_interval,
     effective_count,
     end_size,
@@ -112,6 +113,12 @@ def test_waves_as_slow_as_the_measurement_leave_the_mean_open() -> None:
     answer = summarize(np.sin(np.arange(200) / 30) + 5.0)
     assert answer.effective_count < ENOUGH
     assert answer.mean_interval is None
+
+
+@pytest.mark.parametrize("events", [1, 2, 7, 40, 100, 101, 300, 5000])
+def test_the_limits_of_a_count_are_those_of_the_chi_squared_distribution(events: int) -> None:
+    low, high = stats.chi2.ppf(0.025, 2 * events) / 2, stats.chi2.ppf(0.975, 2 * events + 2) / 2
+    assert _poisson_limits(events, 0.95) == pytest.approx((low, high), rel=2e-4)
 
 
 def test_alternation_does_not_make_the_mean_surer() -> None:
