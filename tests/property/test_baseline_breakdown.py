@@ -44,11 +44,12 @@ def test_others_that_are_bad_cannot_move_the_reference_of_a_node(good: list[floa
 @given(st.integers(3, 9), st.data())
 def test_bad_nodes_cannot_hide_behind_each_other(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.lists(st.floats(1.0, 85.0), min_size=1, max_size=count - 2))
-    good = data.draw(st.lists(st.floats(99.0, 101.0), min_size=count, max_size=count))
+    # Within 1 % of each other: a node that is further behind others which are all alike is rightly an outlier.
+    good = data.draw(st.lists(st.floats(99.6, 100.4), min_size=count, max_size=count))
     parts = [nodes_results(f"good-{place}", {"mem-bw/h2d_bw": value}) for place, value in enumerate(good)]
     parts += [nodes_results(f"bad-{place}", {"mem-bw/h2d_bw": value}) for place, value in enumerate(bad)]
     found = diagnose(assemble(parts), default_rules())
     states = {verdict.node: verdict.state for verdict in found.verdicts}
     assert all((state is State.DEFECTIVE) == node.startswith("bad") for node, state in states.items())
     made = make_baseline(assemble(parts)).metrics["mem-bw/h2d_bw"]
-    assert 99.0 <= made.value <= 101.0
+    assert 99.6 <= made.value <= 100.4
