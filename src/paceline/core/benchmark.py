@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from paceline.core.device import ALL, split_target
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.metric import Metric
+from paceline.core.parameter_text import is_size
 from paceline.core.parameters import Parameters
 from paceline.core.record import Record, Result
 from paceline.core.registry import Kind
@@ -182,6 +184,16 @@ class Benchmark(ABC, Generic[P]):
 
 
 BENCHMARKS: Kind[type[Benchmark[Any]]] = Kind("benchmark", "benchmarks", Benchmark)
+
+
+@cache
+def size_parameters(name: str) -> frozenset[str]:
+    """The parameters of a benchmark that are sizes in bytes; none of one that is not here."""
+    try:
+        fields = BENCHMARKS.get(name).Parameters.model_fields
+    except InputError:
+        return frozenset()
+    return frozenset(key for key, field in fields.items() if is_size(field))
 
 
 def described(record: Record, environment: Environment) -> Record:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Category(StrEnum):
@@ -39,6 +39,20 @@ def section_order(category: str) -> int:
     return _ORDER.get(category, len(_ORDER))
 
 
+# Parameters that have another name than in earlier versions, by benchmark: suites and records may have the earlier one.
+RENAMED: dict[str, dict[str, str]] = {
+    "collective": {"hosts": "hostfile"},
+    "rdma": {"peer": "remote_host"},
+    "tcp": {"hosts": "endpoints", "peer": "remote_host"},
+}
+
+
+def current_names(benchmark: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a benchmark's parameters under the names that these have now."""
+    renamed = RENAMED.get(benchmark, {})
+    return {renamed.get(name, name): value for name, value in values.items()}
+
+
 Origin = Literal["local", "network"]
 _KEYED = json.JSONEncoder(sort_keys=True, default=str)
 
@@ -55,6 +69,7 @@ class Case(BaseModel):
     target: str = "cpu"  # cpu, or KIND:INDEX: cuda:0, cuda:*
     ranks: int = Field(default=1, ge=1)
     timeout: float = 600.0
+    memory_limit: int | None = None  # bytes of host memory for all its processes on a machine; None for nearly all
     repeat: int = 1  # which repetition, from 1
     position: int | None = None  # place in the order of measuring, from 0; None where that is the order of the suite
     require: bool = False  # whether it is a failure that the machine cannot do it
@@ -62,6 +77,15 @@ class Case(BaseModel):
     category: str = "other"  # what kind of benchmark it is, for reports
     origin: Origin = "local"  # a case from the network may not import a user's code
     trace: str = ""  # the file that a trace of its steps goes to; without one none is taken
+
+    @model_validator(mode="after")
+    def _has_current_names(self) -> Self:
+        """A case of an earlier version is the same work as one of this version."""
+        if self.benchmark in RENAMED:
+            current = current_names(self.benchmark, self.parameters)
+            self.parameters.clear()  # in its place, since the case is frozen
+            self.parameters.update(current)
+        return self
 
     @property
     def key(self) -> str:

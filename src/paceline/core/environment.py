@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 class EnvironmentPart(BaseModel):
     """Base of everything that describes a machine; fields of another version are kept, not refused."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Cache(EnvironmentPart):
@@ -39,20 +39,17 @@ class Cpu(EnvironmentPart):
     sockets: int | None = None
     physical_cores: int | None = None
     logical_cores: int | None = None
-    affinity: int | None = None
-    """Logical cores this process may be scheduled on"""
+    affinity: int | None = None  # logical cores this process may be scheduled on
+    # The logical cores that the run was pinned to, as the kernel writes them: 0-3,8; None where it was not
     pinned: str | None = None
-    """The logical cores that the run was pinned to, as the kernel writes them: 0-3,8; None where it was not"""
-    quota: float | None = None
-    """Cores' worth of time that the control group grants; None where there is no quota"""
-    usable: float | None = None
-    """The smaller of affinity and quota"""
+    quota: float | None = None  # cores' worth of time that the control group grants; None where there is no quota
+    usable: float | None = None  # the smaller of affinity and quota
     frequency_mhz: float | None = None
     max_frequency_mhz: float | None = None
     governor: str | None = None
     boost: bool | None = None
+    # Instruction sets that matter to deep learning, in the kernel's words
     flags: list[str] = Field(default_factory=list)
-    """Instruction sets that matter to deep learning, in the kernel's words"""
     caches: list[Cache] = Field(default_factory=list)
     numa_nodes: list[NumaNode] = Field(default_factory=list)
 
@@ -64,10 +61,8 @@ class Memory(EnvironmentPart):
     available: int | None = None
     swap_total: int | None = None
     swap_used: int | None = None
-    limit: int | None = None
-    """What the control group grants; None where that is all of it"""
-    limit_used: int | None = None
-    """How much of the limit is taken and cannot be reclaimed at once"""
+    limit: int | None = None  # what the control group grants; None where that is all of it
+    limit_used: int | None = None  # how much of the limit is taken and cannot be reclaimed at once
 
 
 class GpuProcess(EnvironmentPart):
@@ -93,19 +88,15 @@ class Ecc(EnvironmentPart):
 class Gpu(EnvironmentPart):
     """One GPU as its driver describes it."""
 
-    kind: str = "cuda"
-    """The device kind; records of a time when there was one do not say"""
-    index: int = 0
-    """Place in the driver's order"""
+    kind: str = "cuda"  # the device kind; records of a time when there was one do not say
+    index: int = 0  # place in the driver's order
+    # N of KIND:N in this process; None where it is hidden, or where the order cannot be known
     cuda_index: int | None = None
-    """N of KIND:N in this process; None where it is hidden, or where the order cannot be known"""
     name: str | None = None
     uuid: str | None = None
     pci_bus_id: str | None = None
-    compute_capability: str | None = None
-    """Of NVIDIA's GPUs"""
-    architecture: str | None = None
-    """Of AMD's GPUs, such as gfx942"""
+    compute_capability: str | None = None  # of NVIDIA's GPUs
+    architecture: str | None = None  # of AMD's GPUs, such as gfx942
     memory_total: int | None = None
     memory_used: int | None = None
     sm_clock_mhz: int | None = None
@@ -120,8 +111,7 @@ class Gpu(EnvironmentPart):
     ecc: Ecc = Ecc()
     mig: bool | None = None
     persistence: bool | None = None
-    throttle_reasons: list[str] | None = None
-    """Why the clocks are not at their maximum just now"""
+    throttle_reasons: list[str] | None = None  # why the clocks are not at their maximum just now
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
@@ -133,8 +123,7 @@ class Driver(EnvironmentPart):
     """The driver of the GPUs."""
 
     version: str | None = None
-    cuda: str | None = None
-    """Newest CUDA version that the driver runs"""
+    cuda: str | None = None  # newest CUDA version that the driver runs
     rocm: str | None = None
 
 
@@ -145,8 +134,7 @@ class Software(EnvironmentPart):
     implementation: str | None = None
     paceline: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
-    torch_cuda: str | None = None
-    """CUDA version torch was built for; None for a build without CUDA"""
+    torch_cuda: str | None = None  # CUDA version torch was built for; None for a build without CUDA
     torch_hip: str | None = None
 
 
@@ -163,14 +151,11 @@ class Environment(EnvironmentPart):
     host: str | None = None
     system: str | None = None  # Linux
     kernel: str | None = None
-    boot: str | None = None
-    """The kernel's name for the time since the machine was started"""
+    boot: str | None = None  # the kernel's name for the time since the machine was started
     distribution: str | None = None
     architecture: str | None = None
-    container: str | None = None
-    """docker, podman, kubernetes, lxc; "none" where nothing speaks for one"""
-    virtualization: str | None = None
-    """kvm, firecracker, gvisor, ...; "none" where nothing speaks for one"""
+    container: str | None = None  # docker, podman, kubernetes, lxc; "none" where nothing speaks for one
+    virtualization: str | None = None  # kvm, firecracker, gvisor, ...; "none" where nothing speaks for one
     cpu: Cpu = Cpu()
     memory: Memory = Memory()
     driver: Driver | None = None

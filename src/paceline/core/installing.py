@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from paceline.core.errors import PacelineError
+from paceline.core.supervisor import supervised
 
+GRACE = 2.0  # seconds that a step has to clean up when it is ended
 SHOWN_LINES = 15  # of the output of a step that failed
 
 
@@ -26,24 +28,33 @@ def run_step(
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """One step; `failure` is what its failing means, and the error has the last lines of its output."""
+    """One step; `failure` is what its failing means, and the error has the last lines of its output.
+
+    Everything that it starts ends with it, and with this process.
+    """
     # A user's PYTHONPATH or active environment would leak into the new one.
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     with log.open("a") as output:
         output.write(f"$ {' '.join(command)}\n")
         output.flush()
-        done = subprocess.run(
-            command,
+        process = subprocess.Popen(
+            supervised(command, GRACE),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=clean | dict(variables or {}),
             cwd=folder,
-            check=False,
+            start_new_session=True,  # the terminal's interrupt is for this process, which ends that in order
         )
-    if done.returncode:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code:
         last = "\n  ".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
-        raise InstallFailed(f"{failure} (exit code {done.returncode}); the whole output is in {log}:\n  {last}")
+        raise InstallFailed(f"{failure} (exit code {code}); the whole output is in {log}:\n  {last}")
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ class FromNetwork:
 
 OTHER_HOSTS = FromNetwork(never="names hosts, and a job may not choose whom a machine talks to")
 PROGRAM = FromNetwork(never="names a program to run")
+COMMAND_LINE = FromNetwork(never="is a command to run")  # on the command line it is one value, commas and all
 MACHINE_FILES = FromNetwork(never="names files of the machine")
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError, nearest
-from paceline.core.quantity import Duration, Fraction
+from paceline.core.quantity import TYPED, Duration, Fraction
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -26,10 +26,10 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Validate what a user wrote; bad input raises InputError."""
+    def read(cls, values: Mapping[str, Any], *, is_typed: bool = False) -> Self:
+        """Validate values, of a record or as a user typed them; bad input raises InputError."""
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(dict(values), context={TYPED: is_typed})
         except ValidationError as error:
             raise refusal(error.errors(), cls) from None
 
@@ -62,7 +62,7 @@ class MeasuringParameters(Parameters):
     """Measure exactly this many steps instead"""
     min_steps: int = Field(default=10, ge=1)
     """Measure at least this many steps, however precise they are (the budget still ends it)"""
-    max_steps: int = Field(default=10_000, ge=1)
+    max_steps: int = Field(default=100_000, ge=1)
     """Measure at most this many steps"""
     seed: int = Field(default=1234, ge=0, lt=2**63)
     """Seed of weights and data"""

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 
 if TYPE_CHECKING:
     from paceline.core.stats import Interval
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _ENDINGS = {"iB": 1024, "B": 1000, "": 1000}
 _PREFIXED = {
     f"{letter}{end}": base ** (1 + "KMGT".index(letter)) for letter in "KMGT" for end, base in _ENDINGS.items()
@@ -53,6 +53,18 @@ def parse_duration(text: object) -> float:
     return _read(text, {"": 1.0} | _SECONDS, "duration", "30s, 500ms or 2min")
 
 
+def parse_latency(text: object) -> float:
+    """Seconds; a bare number is refused, because as many people mean milliseconds by it."""
+    if isinstance(text, int | float) or (isinstance(text, str) and (match := _NUMBER.match(text)) and not match[2]):
+        raise ValueError(f"'{text}' has no unit; write {text}ms or {text}s")
+    return _read(text, _SECONDS, "latency", "100ms or 2s")
+
+
+def read_latency(value: object, info: ValidationInfo) -> float:
+    """Seconds; a person has to say the unit, a record has seconds."""
+    return parse_latency(value) if (info.context or {}).get(TYPED) else parse_duration(value)
+
+
 def parse_size(text: object) -> int:
     """Bytes; MiB is 1024*1024, MB is 1000*1000."""
     size = round(_read(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64MiB or 2GB"))
@@ -79,7 +91,9 @@ def parse_fraction(text: object) -> float:
     return _read(text, {"": 1.0}, "fraction", "1% or 0.01")
 
 
+TYPED = "typed"  # in the context of a validation: a person wrote the values
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+Latency = Annotated[float, BeforeValidator(read_latency)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
 Fraction = Annotated[float, BeforeValidator(parse_fraction)]

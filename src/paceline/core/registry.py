@@ -17,13 +17,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +35,7 @@ from paceline.core.errors import InputError, unknown
 
 BUILTIN = "paceline"
 GROUP = "paceline.plugins"  # of entry points
+FILE = "PACELINE_PLUGIN_FILE"  # in the environment, so that every process of a run knows it: a file of the user's own
 
 T = TypeVar("T")
 
@@ -164,9 +167,38 @@ def _scanned(kind: Kind[T], providers: tuple[str, ...]) -> Registry[T]:
     return registry
 
 
+class _FileFinder:
+    """Lets a file be imported under a name of its own, wherever it is."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        file = os.environ.get(FILE, "")
+        return importlib.util.spec_from_file_location(name, file) if name == file_module(file) else None
+
+
+def file_module(file: str) -> str:
+    """The name under which a file is imported."""
+    return "paceline_file_" + re.sub(r"\W", "_", Path(file).stem)
+
+
+def use_file(path: Path) -> str:
+    """Look for plug-ins in a file, too, in this process and in all that it starts; the name of its module."""
+    os.environ[FILE] = str(path.absolute())
+    providers.cache_clear()
+    return file_module(os.environ[FILE])
+
+
 @lru_cache(maxsize=1)
 def providers() -> tuple[str, ...]:
     """Packages that hold plug-ins; ours first, also when it runs from a folder without being installed."""
+    file = os.environ.get(FILE)
+    if file is None:
+        return _packages()
+    if not any(isinstance(finder, _FileFinder) for finder in sys.meta_path):
+        sys.meta_path.append(_FileFinder())
+    return (*_packages(), file_module(file))
+
+
+def _packages() -> tuple[str, ...]:
     if not _has_plugins():
         return (BUILTIN,)
     from importlib.metadata import entry_points

@@ -11,12 +11,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark
-from paceline.core.case import Case, Origin
+from paceline.core.case import RENAMED, Case, Origin, current_names
 from paceline.core.device import ALL, HOST, TARGET_KINDS, accelerator_kinds, read_target, split_target
 from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.grouping import group_by
 from paceline.core.parameters import Parameters, refusal
-from paceline.core.quantity import Duration
+from paceline.core.quantity import Duration, Size
 
 MOST_CASES = 20_000
 
@@ -36,6 +36,9 @@ class CaseKeys(BaseModel):
     """How many processes measure together (data parallel)"""
     timeout: Duration = Field(default=600.0, gt=0)
     """End the case after this time"""
+    memory_limit: Size | None = Field(default=None, gt=0)
+    """End the case when its processes on a machine together take more host memory than this, as in 8GiB; unset is
+    95 % of what is free when it starts"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own, with the other cases in between"""
     require: bool = False
@@ -177,7 +180,15 @@ def expand(
                 message = f"'benchmark' = {name!r} must be one name"
                 raise InputError("not-a-name", message, key="benchmark", value=name)
             benchmarks.append(lookup(name))
-    entries = _override(suite.cases, benchmarks, overrides or {})
+    named = []
+    for number, (entry, benchmark) in enumerate(zip(suite.cases, benchmarks, strict=True), start=1):
+        with located(f"{suite.name}, case {number} ({benchmark.name})", case=number):
+            for old, new in RENAMED.get(benchmark.name, {}).items():
+                if old in entry and new in entry:
+                    message = f"'{old}' is the earlier name of '{new}': leave '{old}' out"
+                    raise InputError("duplicate-key", message, key=old, suggestion=new)
+            named.append(current_names(benchmark.name, entry))
+    entries = _override(named, benchmarks, overrides or {})
     cases: list[Case] = []
     for number, (entry, benchmark) in enumerate(zip(entries, benchmarks, strict=True), start=1):
         with located(f"{suite.name}, case {number} ({benchmark.name})", case=number):
@@ -222,7 +233,7 @@ def _expand_entry(
             keys = CaseKeys.model_validate(of_case)
         except ValidationError as error:
             raise refusal(error.errors(), CaseKeys) from None
-        parameters = benchmark.Parameters.read(choice)
+        parameters = benchmark.Parameters.read(choice, is_typed=True)
         required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
         if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(required, nodes)):
             continue
@@ -236,6 +247,7 @@ def _expand_entry(
             target=target,
             ranks=ranks,
             timeout=keys.timeout,
+            memory_limit=keys.memory_limit,
             require=keys.require,
             category=benchmark.category,
             expected=benchmark.expected_seconds(parameters),
@@ -292,20 +304,23 @@ def _override(
         scope = names.get(first.replace("-", "_"), "") if rest else ""  # keys are read with underscores
         key, _, part = (rest if scope else path).partition(".")
         valid: set[str] = set()
+        matched = False
         for entry, benchmark in zip(entries, benchmarks, strict=True):
             if scope not in ("", benchmark.name):
                 continue
             fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark"}
             valid |= fields
-            if key in fields:
-                whole = entry.get(key)
+            name = RENAMED.get(benchmark.name, {}).get(key, key)
+            if name in fields:
+                matched = True
+                whole = entry.get(name)
                 if part and whole is not None and not isinstance(whole, Mapping):
                     message = f"the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts"
                     raise InputError("no-parts", message, where=f"--set {path}", key=path, value=whole)
-                entry[key] = {**(whole or {}), part: value} if part else value
-        if key not in valid and part and not scope:
+                entry[name] = {**(whole or {}), part: value} if part else value
+        if not matched and part and not scope:
             raise unknown("benchmark in --set", key, names.values(), key=path)
-        if key not in valid:
+        if not matched:
             raise unknown("key", key, valid, key=path).within(f"--set {path}")
     return entries
 
@@ -349,14 +364,24 @@ def parts_of(annotation: Any, values: Mapping[str, Any]) -> dict[str, FieldInfo]
 
 
 def only(cases: Sequence[Case], filters: Sequence[str], suite: str) -> list[Case]:
-    """The cases whose name has all words of one of the `filters`; all of them where there are none."""
+    """The cases whose name has all words of one of the `filters`; all of them where there are none.
+
+    What is a whole word of any name is looked for as a word, so that `resnet50` does not take wide_resnet50_2; anything
+    else as a part of one.
+    """
     if not filters:
         return list(cases)
     names = {case.index: f"{case.benchmark} {case.title} on {case.target}" for case in cases}
+    split = {index: frozenset(name.lower().split()) for index, name in names.items()}
+    whole = frozenset().union(*split.values())
     chosen: set[int] = set()
     for text in filters:
         words = text.lower().split()
-        matches = {index for index, name in names.items() if all(word in name.lower() for word in words)}
+        matches = {
+            index
+            for index, name in names.items()
+            if all(word in (split[index] if word in whole else name.lower()) for word in words)
+        }
         if not matches:
             some = f"the first one is '{next(iter(names.values()))}'" if names else "there are none here"
             message = f"--only '{text}' is in the name of no case of '{suite}': {some}, and --dry-run shows them all"
