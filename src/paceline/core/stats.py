@@ -23,8 +23,10 @@ SKEWED = 1.5  # an interval whose one half is this many times as wide as the oth
 SKEWED_LEAST = 0.02  # of the value: narrower than this, the difference would not be noticed
 ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third of the samples where they are few
 FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
-LEAST_WAVES = 4  # of the slowest, which tell the variance of the mean
+WAVES = 1.2  # times the two thirds power of the effective count: so many of the slowest tell the variance of the mean
+LEAST_WAVES = 4
 MOST_SKEW = 0.35  # of a mean: beyond it the correction for skewness is no longer one
+SHORTENED = 0.75  # the part of the correction for skewness that the end at the short tail takes
 MANY_EVENTS = 100
 STALL = 4.0  # times the median: a sample that took longer is a stall where such samples are rare
 
@@ -108,7 +110,7 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
     values = np.asarray(samples, dtype=np.float64)
     if values.size == 0:
         raise ValueError("no samples to summarize")
-    effective = effective_count(values)
+    effective, decay = _correlation(values)
     ordered = np.sort(values)
     mean = math.fsum(values) / values.size
     deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
@@ -121,7 +123,7 @@ def summarize(samples: Samples, confidence: float = CONFIDENCE) -> Summary:
         maximum=float(ordered[-1]),
         deviation=deviation,
         mean_interval=_mean_interval(values, effective, confidence),
-        median_interval=_median_interval(values, ordered, effective, confidence),
+        median_interval=_median_interval(values, ordered, effective, decay, confidence),
         percentiles={f"{p:g}": float(np.percentile(ordered, p)) for p in PERCENTILES},
         outliers=int(outliers(ordered).sum()),
     )
@@ -136,21 +138,25 @@ def median_interval(samples: Samples, confidence: float = CONFIDENCE, *, indepen
     ordered = np.sort(values)
     if independent:
         return _order_interval(ordered, float(values.size), confidence)
-    return _median_interval(values, ordered, effective_count(values), confidence)
+    return _median_interval(values, ordered, *_correlation(values), confidence)
 
 
 def effective_count(samples: Samples) -> float:
-    """How many independent samples these are worth, with the benefit of the doubt given to correlation.
+    """How many independent samples these are worth, with the benefit of the doubt given to correlation."""
+    return _correlation(np.asarray(samples, dtype=np.float64))[0]
 
-    The lesser of two estimates: n / (1 + 2 * sum of the autocorrelations of the ranks), whose sum runs until
-    neighbouring pairs stop being positive (Geyer), and what the slowest decay of the correlation leaves.
+
+def _correlation(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The effective count, and the factor by which the ranks' correlation likely falls from one sample to the next.
+
+    The count is the lesser of two estimates: n / (1 + 2 * sum of the autocorrelations of the ranks), whose sum runs
+    until neighbouring pairs stop being positive (Geyer), and what the slowest decay of the correlation leaves.
     Negative correlation earns nothing: the result never exceeds the number of samples.
     """
-    values = np.asarray(samples, dtype=np.float64)
     n = values.size
     _, same, sizes = np.unique(values, return_inverse=True, return_counts=True)
     if sizes.size < 2:
-        return float(n)
+        return float(n), 0.0
     # Ranks, so that one huge outlier neither hides nor fakes correlation.
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
     ranks = (np.bincount(same, weights=ranks) / sizes)[same]
@@ -164,30 +170,31 @@ def effective_count(samples: Samples) -> float:
         total += pair
     summed = n / (1.0 + 2.0 * total)
     if n < FEW:
-        return summed
-    decay = _slowest_decay(values)
-    return max(1.0, min(summed, n * (1.0 - decay) / (1.0 + decay)))
+        return summed, 0.0
+    likely, slowest = _decay(correlation, n)
+    return max(1.0, min(summed, n * (1.0 - slowest) / (1.0 + slowest))), likely
 
 
-def _slowest_decay(values: NDArray[np.float64]) -> float:
-    """By what factor the correlation falls from one sample to the next, at the slowest that the samples allow.
+def _decay(correlation: NDArray[np.float64], n: int) -> tuple[float, float]:
+    """By what factor the correlation falls from one sample to the next: likely, and the slowest that they allow.
 
-    A short series shows less correlation than there is, so that the bias is taken out and a standard error added: what
-    a few samples cannot distinguish from noise would pass for precision. Slow waves beneath fast noise hardly
-    show between neighbours; they show between samples that are further apart.
+    A short series shows less correlation than there is, so that the bias is taken out. To the slowest a standard error
+    is added: what a few samples cannot distinguish from noise would pass for precision. Slow waves beneath fast noise
+    hardly show between neighbours; they show between samples that are further apart.
     """
-    n = values.size
-    correlation = autocorrelation(np.clip(values, *np.percentile(values, (2.0, 98.0))))
     nearest = float(correlation[1])
     if nearest <= -2.0 / math.sqrt(n):
-        return 0.0  # neighbours differ rather than resemble each other
+        return 0.0, 0.0  # neighbours differ rather than resemble each other
     unbiased = (n * nearest + 1.0) / (n - 3.0)
-    slowest = unbiased + math.sqrt(max(0.0, 1.0 - nearest**2) / n)
-    lag = 2
-    while lag < n // 2 and correlation[lag] > 3.0 / math.sqrt(n):
-        slowest = max(slowest, float(correlation[lag]) ** (1.0 / lag))
+    error = math.sqrt(max(0.0, 1.0 - nearest**2) / n)
+    # The correlation of far samples varies by so much, if that of neighbours is all there is (Bartlett).
+    chance = math.sqrt((1.0 + nearest**2) / max(1.0 - nearest**2, 1e-9) / n)
+    lag, far = 2, 0.0
+    while lag < n // 2 and correlation[lag] > 3.0 * chance:
+        far = max(far, float(correlation[lag]) ** (1.0 / lag))
         lag += lag
-    return min(max(slowest, 0.0), 0.999)
+    likely, slowest = (min(max(one, far, 0.0), 0.999) for one in (unbiased, unbiased + error))
+    return likely, slowest
 
 
 def autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -280,32 +287,42 @@ def _reach(values: NDArray[np.float64], effective: float, confidence: float) -> 
     """How far the true mean may lie below and above that of the samples.
 
     The variance of the mean is the power of the slowest waves, of which each is an independent look at it, so that
-    Student's t has as many degrees of freedom. Skewed samples leave more room on the side of their long tail (Hall).
+    Student's t has as many degrees of freedom. Skewed samples leave more room on the side of their long tail (Hall),
+    and less on the other, which is taken in part: few samples do not know their skewness well.
     """
     n = values.size
     if not np.ptp(values):
         return 0.0, 0.0  # whatever rounding leaves
     centred = values - values.mean()
     waves = _waves(n, effective)
-    error = math.sqrt(_power(centred, waves, effective) / n)
+    # Ranks of values at two levels are more correlated than the values are.
+    decay, _ = _decay(autocorrelation(np.clip(values, *np.percentile(values, (2.0, 98.0)))), n)
+    error = math.sqrt(_power(centred, waves, effective, decay) / n)
     plain = student_quantile(0.5 + confidence / 2.0, float(waves))
     spread = float(centred.std())
     if spread == 0.0 or error == 0.0:
         return plain * error, plain * error
     skew = float((centred**3).mean()) / spread**3 / math.sqrt(effective)
     skew = MOST_SKEW * math.tanh(skew / MOST_SKEW)
-    below, above = (max(plain, abs(_without_skew(side * plain, skew))) for side in (1.0, -1.0))
+    skewed = (abs(_without_skew(side * plain, skew)) for side in (1.0, -1.0))
+    below, above = (max(one, plain + SHORTENED * (one - plain)) for one in skewed)
     return below * error, above * error
 
 
 def _waves(n: int, effective: float) -> int:
-    return min(n - 1, max(LEAST_WAVES, round(math.pow(effective, 2.0 / 3.0))))
+    return min(n - 1, max(LEAST_WAVES, round(WAVES * math.pow(effective, 2.0 / 3.0))))
 
 
-def _power(centred: NDArray[np.float64], waves: int, effective: float) -> float:
+def _power(centred: NDArray[np.float64], waves: int, effective: float, decay: float) -> float:
     """The variance of the mean, times the number of samples; alternation, which has no slow waves, earns nothing."""
-    slow = slow_power(centred, waves)
+    slow = slow_power(centred, waves) * _peak(centred.size, waves, decay)
     return slow if effective < centred.size else max(slow, float((centred**2).mean()))
+
+
+def _peak(n: int, waves: int, decay: float) -> float:
+    """How much stronger than the mean of these waves an endless one is, where correlation falls by this factor."""
+    halves = np.sin(0.5 * np.pi * np.arange(1, waves + 1) / n)
+    return 1.0 / float((1.0 / (1.0 + decay * (2.0 * halves / (1.0 - decay)) ** 2)).mean())
 
 
 def slow_power(centred: NDArray[np.float64], waves: int) -> float:
@@ -382,9 +399,12 @@ def _poisson_limits(events: int, confidence: float) -> tuple[float, float]:
 
 
 def _median_interval(
-    values: NDArray[np.float64], ordered: NDArray[np.float64], effective: float, confidence: float
+    values: NDArray[np.float64], ordered: NDArray[np.float64], effective: float, decay: float, confidence: float
 ) -> Interval | None:
-    """From how far off one half the share of samples below it may be, taken as a mean of zeros and ones (Woodruff)."""
+    """From how far off one half the share of samples below it may be, taken as a mean of zeros and ones (Woodruff).
+
+    A share cannot leave 0 to 1: its reach is that of its arcsine, whose variance is the same everywhere.
+    """
     n = int(ordered.size)
     if n < FEW or effective < min(ENOUGH, n / 3.0):
         return _order_interval(ordered, effective, confidence)
@@ -392,8 +412,9 @@ def _median_interval(
     # Values equal to the median lie half on either side.
     below = (values < middle) + 0.5 * (values == middle)
     waves = _waves(n, effective)
-    power = max(_power(below - below.mean(), waves, effective), 0.25 / n)
-    reach = student_quantile(0.5 + confidence / 2.0, float(waves)) * math.sqrt(power / n)
+    power = max(_power(below - below.mean(), waves, effective, decay), 0.25 / n)
+    angle = student_quantile(0.5 + confidence / 2.0, float(waves)) * math.sqrt(power / n)
+    reach = 0.5 * math.sin(min(2.0 * angle, math.pi / 2.0))
     ranks = np.clip(n * np.array([0.5 - reach, 0.5 + reach]) - 0.5, 0, n - 1)
     low, high = np.interp(ranks, np.arange(n), ordered).tolist()
     return Interval(low=low, high=high, confidence=confidence)

@@ -8,6 +8,7 @@ The interval is Woodruff's: that of the part of all requests below the percentil
 independent requests these are worth there (Korn and Graubard) comes from the spectrum and from the autocorrelation of
 lateness itself, whichever says fewer. A quiet stretch shows both a low percentile and little resemblance, so that the
 upper end, not the lower one, allows for an error of that count; beyond the largest times the tail is exponential.
+Servers side by side hide a slow queue behind service times of their own: it is looked for over many lags together.
 """
 
 from __future__ import annotations
@@ -33,15 +34,21 @@ from paceline.core.stats import (
 
 NOT_DECIDABLE = "not decidable yet"
 FEWEST_BEYOND = 5  # samples beyond a percentile for it to be reported at all
-LEAST_EFFECTIVE = 280.0  # independent samples that samples must be worth for an interval
+LEAST_EFFECTIVE = 240.0  # independent samples that samples must be worth for an interval
 LEAST_UNLIKE = 100  # samples, where neighbours do not resemble each other
 UNLIKE = 0.2  # rank correlation of neighbours below which they do not
-NEAR = 1.6  # times the least count: so near to it, that it was reached may be luck
-LUCK, TAIL_LUCK = 0.8, 0.55  # by how much the upper end is further away then, at most; beyond p90 it is far already
+NEAR = 1.8  # times the least count: so near to it, that it was reached may be luck
+LUCK, TAIL_LUCK = 4.0, 2.0  # by how much the upper end is further away then, at most; beyond p90 it is far already
+CLEARLY = 2.0  # times the samples that may be beyond a limit: so many are too many, whatever chance does
 TAIL = 0.9  # the part of the samples above which lateness comes in clusters
-LEVELS = (TAIL, 0.95, 0.97, 0.99)  # where clusters are looked for
+LEVELS = (0.97, 0.99)  # where clusters are looked for, for percentiles beyond them
+DOUBT = 0.5  # standard errors of the mean excess over the beginning of the tail that its upper end allows for
 COUNT_NOISE = 4.0  # variance of the logarithm of a count, times the count
-WAVES_PART = 0.3  # of the independent samples: waves that are long enough to show the variance of a mean
+SEEN = 2.5  # standard errors of a correlation that is not there
+FEWEST_STRETCHES = 30  # that samples are cut into to look for slow changes
+SHORTEST = 0.35  # samples after which resemblance has halved, where there is none to be seen
+HALVINGS = 9.0  # of the resemblance, after which nothing of it is left
+WAVES_PART = 0.06  # waves that are long enough to show the variance of a mean, by samples and the lag of a half
 FEWEST_WAVES, MOST_WAVES = 4, 400
 
 
@@ -78,9 +85,14 @@ def to_decide(value: float, interval: Interval, count: int, limit: float) -> int
 
 def missing(count: int, effective: float) -> int:
     """How many more samples an interval takes, where so many are worth so few."""
-    if effective > count * (1.0 - UNLIKE) / (1.0 + UNLIKE):
+    if not is_alike(count, effective):
         return max(0, LEAST_UNLIKE - count)
     return rounded_up(max(0.0, count * (LEAST_EFFECTIVE / max(effective, 1.0) - 1.0)))
+
+
+def is_alike(count: int, effective: float) -> bool:
+    """Whether neighbours among so many samples resemble each other."""
+    return effective <= count * (1.0 - UNLIKE) / (1.0 + UNLIKE)
 
 
 def not_decidable(more: int, noun: str = "requests") -> str:
@@ -93,7 +105,7 @@ def rounded_up(count: float) -> int:
     if count < 100:
         return math.ceil(count)
     unit: int = 10 ** (math.floor(math.log10(count)) - 1)
-    return math.ceil(count / unit) * unit
+    return math.ceil(round(count / unit, 6)) * unit
 
 
 class _Series:
@@ -119,25 +131,37 @@ class _Series:
         return autocorrelation((np.cumsum(sizes) - sizes / 2.0)[same])[: same.size]
 
     @cached_property
+    def slow(self) -> tuple[float, float]:
+        """How much neighbours resemble each other, and after how many samples that has halved.
+
+        Servers side by side hide a slow queue behind service times of their own. As many lags are taken together as it
+        takes to see it, if it is there.
+        """
+        summed = np.concatenate(([0.0], np.cumsum(self.resemblance[1:])))
+        lags = 1
+        while lags <= self.n // FEWEST_STRETCHES:
+            level = float(summed[lags]) / lags
+            if level > SEEN / math.sqrt(self.n * lags):
+                means = (summed[lags:] - summed[:-lags]) / lags
+                after = int(np.argmax(means < level / 2.0))
+                before, behind = (float(one) for one in means[after - 1 : after + 1])
+                return level, max(after - 1 + (before - level / 2.0) / (before - behind), SHORTEST)
+            lags *= 2
+        return 0.0, SHORTEST
+
+    @cached_property
     def is_unlike(self) -> bool:
         """Whether neighbours hardly resemble each other."""
-        return bool(self.n >= 2 and self.resemblance[1] < UNLIKE)
+        return not is_alike(self.n, self.effective)
 
     @cached_property
     def effective(self) -> float:
-        """How many independent samples these are worth, by the lag at which they resemble each other half as much.
+        """How many independent samples these are worth.
 
         A whole sum of correlations would be nearer to the truth on average, and much further away in a single case.
         """
-        if self.n < 2:
-            return float(self.n)
-        if self.is_unlike:
-            first = max(0.0, float(self.resemblance[1]))
-            return self.n * (1.0 - first) / (1.0 + first)
-        after = int(np.argmax(self.resemblance < 0.5))
-        before, behind = (float(one) for one in self.resemblance[after - 1 : after + 1])
-        lag = after - 1 + (before - 0.5) / (before - behind)
-        return min(float(self.n), self.n * math.log(2.0) / (2.0 * lag))
+        level, half = self.slow
+        return self.n / (1.0 + 2.0 * level * half / math.log(2.0))
 
     def _interval(self, share: float) -> Interval | None:
         levels = [*(level for level in LEVELS if level < share), share]
@@ -147,7 +171,10 @@ class _Series:
         at_least = worth * math.exp(-math.sqrt(COUNT_NOISE / independent))
         low_share = beta_quantile(miss, worth * share + 0.5, worth * (1.0 - share) + 0.5)
         high_share = beta_quantile(1.0 - miss, at_least * share + 1.0, at_least * (1.0 - share))
-        value, high = self._at(share), max(self._at(high_share), self._beyond(high_share) if share >= TAIL else 0.0)
+        value, high = self._at(share), self._at(high_share)
+        if share >= TAIL and math.isfinite(high):
+            beyond = self._beyond(high_share, independent)
+            high = max(high, beyond) if (1.0 - high_share) * self.n >= FEWEST_BEYOND else beyond
         if not math.isfinite(high):
             return None
         low, high = min(self._at(low_share), value), value + (high - value) * self._luck(share)
@@ -157,19 +184,22 @@ class _Series:
         """By which factor the upper end is further away because the count only just allows one."""
         if self.is_unlike:
             return 1.0
-        distance = math.log(self.effective / LEAST_EFFECTIVE) / math.log(NEAR)
-        return 1.0 + (LUCK if share <= TAIL else TAIL_LUCK) * (1.0 - min(max(distance, 0.0), 1.0))
+        distance = min(math.log(self.effective / LEAST_EFFECTIVE) / math.log(NEAR), 1.0)
+        return 1.0 + (LUCK if share <= TAIL else TAIL_LUCK) * (1.0 - distance) ** 2
 
     def _at(self, share: float) -> float:
         return float(self.ordered[min(max(math.ceil(round(share * self.n, 6)) - 1, 0), self.n - 1)])
 
-    def _beyond(self, share: float) -> float:
-        """Where an exponential tail has this part of the samples below it."""
+    def _beyond(self, share: float, independent: float) -> float:
+        """Where an exponential tail, as heavy as its few clusters allow, has this part of the samples below it."""
         begin = self._at(TAIL)
-        excess = self.ordered[(self.ordered > begin) & np.isfinite(self.ordered)] - begin
+        above = self.ordered[self.ordered > begin]
+        excess = above[np.isfinite(above)] - begin
         if not excess.size:
             return begin
-        return begin + float(excess.mean()) * max(0.0, math.log((1.0 - TAIL) / max(1.0 - share, 1e-12)))
+        part = above.size / self.n  # less than what is beyond the level, where many are equal
+        mean = float(excess.mean()) * (1.0 + DOUBT / math.sqrt(max(independent * part, 1.0)))
+        return begin + mean * max(0.0, math.log(part / max(1.0 - share, 1e-12)))
 
     def _independent(self, level: float) -> tuple[float, int]:
         """How many independent samples the part above a level rests on, and the waves that showed it."""
@@ -180,19 +210,13 @@ class _Series:
             if variance == 0.0:
                 self._counts[level] = float(self.n), MOST_WAVES
                 return self._counts[level]
-            summed = 1.0 + 2.0 * _positive_sum(autocorrelation(late)[: self.n])
-            waves = min(max(round(WAVES_PART * self.n / summed), FEWEST_WAVES), MOST_WAVES, self.n - 1)
+            half = self.slow[1]
+            last = min(math.ceil(HALVINGS * half), self.n - 1)
+            summed = 1.0 + 2.0 * float(autocorrelation(late)[1 : last + 1].sum())
+            waves = min(max(round(WAVES_PART * self.n / half), FEWEST_WAVES), MOST_WAVES, self.n - 1)
             spread = slow_power(late, waves) / variance
             self._counts[level] = self.n / max(summed, spread, 1.0), waves
         return self._counts[level]
-
-
-def _positive_sum(correlation: NDArray[np.float64]) -> float:
-    """The sum over lags from 1 until a pair of neighbouring ones is not positive (Geyer)."""
-    last = 1 + 2 * ((correlation.size - 1) // 2)
-    pairs = correlation[1:last:2] + correlation[2 : last + 1 : 2]
-    ends = np.flatnonzero(pairs <= 0.0)
-    return float(pairs[: ends[0] if ends.size else None].sum())
 
 
 def beta_quantile(probability: float, a: float, b: float) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.gc_pause import no_garbage
 from paceline.core.parameters import SPAN
+from paceline.core.quantity import show_duration, show_interval
 from paceline.core.record import RecordWarning
 from paceline.core.stats import Interval, Summary, drift_interval, end_size, summarize
 from paceline.devices.timeline import Clock, Phases, Timeline, monotonic
@@ -36,7 +37,8 @@ REPORT_SECONDS = 0.25
 MEAN_TOLERANCE = 3.0  # how much wider than that of the median the interval of the mean may be
 LONGER = "--span 60s --warm-up 30s --budget 60s"
 FEWEST = 5  # samples of which something can be said
-LOOK_SPACING = 500.0  # times what a look took
+LOOK_SPACING = 100.0  # times what a look took
+LOOKS_APART = 4  # a quarter more samples lie between two looks at the interval
 
 Step = Callable[[], object]
 Agree = Callable[[bool], bool]  # None: nobody to agree with
@@ -167,7 +169,8 @@ class StopRule(_Rule):
 
     parameters: MeasuringParameters
     reason: Stop | None = None
-    _narrow_before: bool = False
+    _narrow_looks: int = 0  # in a row
+    _next_look: int = 0  # samples
 
     @property
     def most(self) -> int:
@@ -190,10 +193,11 @@ class StopRule(_Rule):
             return Stop.STEPS
         if self.parameters.steps is not None:
             return None
-        # Looking again and again finds a narrow interval by luck sooner or later; twice in a row is less lucky.
-        narrow = count >= self.parameters.min_steps and self._narrow()
-        twice, self._narrow_before = narrow and self._narrow_before, narrow
-        if twice and self._covered():
+        if count >= max(self.parameters.min_steps, self._next_look):
+            # Looking often finds a narrow interval by luck sooner or later; two that lie apart are less lucky.
+            self._next_look = count + max(1, count // LOOKS_APART)
+            self._narrow_looks = self._narrow_looks + 1 if self._is_narrow() else 0
+        if self._narrow_looks >= 2 and self._covered():
             return Stop.PRECISE
         return Stop.BUDGET if self.is_spent else None
 
@@ -207,7 +211,7 @@ class StopRule(_Rule):
         drift = Drift.of(self.samples, slow=True)
         return drift is not None and drift.most_off <= BOUND
 
-    def _narrow(self) -> bool:
+    def _is_narrow(self) -> bool:
         summary, interval = summarize(self.samples), self.parameters.interval
         # Throughput is made of the mean, which rare stalls move and the median does not see.
         return median_width(summary) <= interval and mean_width(summary) <= MEAN_TOLERANCE * interval
@@ -224,12 +228,17 @@ def mean_width(summary: Summary) -> float:
 
 
 def _width(summary: Summary, interval: Interval | None, value: float) -> float:
-    if interval is None or interval.confidence < 0.9:
-        # Samples that wander have no interval, but what is within their range is within it.
-        if summary.count < FEWEST:
-            return math.inf
-        interval = Interval(low=summary.minimum, high=summary.maximum, confidence=1.0)
-    return interval.relative(value)
+    known = _known_interval(summary, interval)
+    return known.relative(value) if known else math.inf
+
+
+def _known_interval(summary: Summary, interval: Interval | None) -> Interval | None:
+    """The interval; samples that wander have none, but what is within their range is within it."""
+    if interval is not None and interval.confidence >= 0.9:
+        return interval
+    if summary.count < FEWEST:
+        return None
+    return Interval(low=summary.minimum, high=summary.maximum, confidence=1.0)
 
 
 @dataclass(frozen=True)
@@ -260,16 +269,18 @@ def warm_up(
     timeline: Timeline,
     parameters: MeasuringParameters,
     *,
-    settling: float = MIN_SECONDS,
+    boost: float = 0.0,
     agree: Agree | None = None,
     report: Report | None = None,
     clock: Clock = monotonic,
 ) -> WarmUp:
     """Run steps until they are steady or the time for it is over; at least one.
 
-    `settling` are the seconds that this kind of device takes at least; a short warm-up has a quarter of itself instead.
+    `boost` are the seconds that this kind of device may run above the pace that it can sustain. They are waited for,
+    but for a quarter of the warm-up at most, and not at all where they outlast it: its pace is then said to be short.
     """
-    least = min(max(settling, WARMING_SHARE * parameters.span), WARMING_SHARE * parameters.warm_up)
+    waited_for = boost if boost <= parameters.warm_up else 0.0
+    least = min(max(MIN_SECONDS, waited_for, WARMING_SHARE * parameters.span), WARMING_SHARE * parameters.warm_up)
     rule = SteadyRule(limit=parameters.warm_up, least=least, slow=parameters.span > 0.0)
     _drive(step, timeline, rule, "warming up", agree, report, clock)
     return WarmUp(rule.samples, rule.steady)
@@ -309,9 +320,12 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
         remedy = "measure longer, for example --budget 60s, or make the step longer with a larger batch"
         warning("short", f"only {count} steps in {total:.3g} s", remedy)
     wide = max(0.05, parameters.interval)
-    for name, width in (("median", median_width(summary)), ("mean", mean_width(summary))):
-        if width > wide:
-            shown = f"±{width:.1%}" if math.isfinite(width) else "unknown"
+    for name, value, interval in (
+        ("median", summary.median, summary.median_interval),
+        ("mean", summary.mean, summary.mean_interval),
+    ):
+        if _width(summary, interval, value) > wide:
+            shown = show_interval(value, _known_interval(summary, interval), show_duration) or "unknown"
             remedy = "quieten the machine (paceline doctor) or measure longer (--budget)"
             warning("imprecise", f"the interval of the {name} is {shown} after {count} steps", remedy)
             break
@@ -331,31 +345,33 @@ def _drift_warning(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) 
         word = "slower" if drift.change > 0 else "faster"
         message = f"the last quarter of the steps was {abs(drift.change):.1%} {word} than the first"
         if abs(drift.change) <= BOUND:
-            message += f"; if it goes on so slowly, the result is {drift.off:.0%} off"
+            message += f"; if it settles with a time constant of {SLOWEST:g} s, the result is {drift.off:.1%} off"
         remedy = f"measure longer ({LONGER}), and look for throttling or other load (paceline doctor)"
         return RecordWarning(kind="drifting", message=message, remedy=remedy)
     if not warm.steady and (drift is None or drift.largest > BOUND):
+        change = "may not be steady" if drift is None else f"may change by up to {drift.largest:.1%}"
         message = (
-            f"the step time is not shown to be steady: it was not after {len(warm.samples)} warm-up steps "
-            f"({warm.seconds:.3g} s), nor while {len(timed.samples)} steps were measured"
+            f"the step time {change}: neither {len(warm.samples)} warm-up steps ({warm.seconds:.3g} s) "
+            f"nor {len(timed.samples)} measured steps rule that out"
         )
-        remedy = "allow more warm-up, for example --warm-up 60s, and quieten the machine (paceline doctor)"
+        remedy = f"quieten the machine (paceline doctor) or measure longer: {LONGER}"
         return RecordWarning(kind="unsteady", message=message, remedy=remedy)
     if parameters.span > 0.0 and parameters.steps is None:
-        return _short_warning(warm.seconds + sum(timed.samples), drift, timed.stopped)
+        return _short_warning(warm, timed, drift)
     return None
 
 
-def _short_warning(covered: float, drift: Drift | None, stopped: Stop) -> RecordWarning | None:
-    remedy = f"measure longer: {LONGER}"
-    if stopped is Stop.STEPS:
+def _short_warning(warm: WarmUp, timed: Timed, drift: Drift | None) -> RecordWarning | None:
+    remedy, measured = f"measure longer: {LONGER}", sum(timed.samples)
+    covered = warm.seconds + measured
+    if timed.stopped is Stop.STEPS:
         remedy += " --max-steps 1000000"
     if covered < 0.99 * SPAN:
         message = f"under load for {covered:.2g} s, warm-up included: what settles or changes later was not seen"
         return RecordWarning(kind="short", message=message, remedy=remedy)
     if drift is None or drift.most_off > BOUND:
-        most = "" if drift is None else f" by up to {drift.most_off:.0%}"
-        message = f"measured for {covered:.2g} s, in which noise would hide that the step time settles slowly{most}"
+        most = "" if drift is None else f" of up to {drift.most_off:.1%}"
+        message = f"measured for {measured:.2g} s: noise would hide slow settling{most}"
         return RecordWarning(kind="short", message=message, remedy=remedy)
     return None
 
@@ -365,7 +381,7 @@ class _Looks:
     """When to ask a rule for its verdict.
 
     After every step at first, then after every tenth more, for looking costs more the more samples there are. Alone,
-    looks are also spaced so that they take a few thousandths of the time at most, and time that is up ends it at once;
+    looks are also spaced so that they take a hundredth of the time at most, and time that is up ends it at once;
     together, everybody must look after the same steps, so that nothing but their number may count.
     """
 

@@ -79,7 +79,7 @@ def test_an_unknown_key_in_a_list_of_mappings_names_its_place() -> None:
 def test_a_bad_unit_names_value_and_known_units() -> None:
     found = refusal({"budget": "3 parsecs"})
     assert found == (
-        "'budget': '3 parsecs' has the unknown unit 'parsecs'; a duration takes ns, us, µs, ms, s, m, min, h"
+        "'budget': '3 parsecs' has the unknown unit 'parsecs'; a duration takes ns, us, µs, ms, s, m, min, h, d"
     )
 
 

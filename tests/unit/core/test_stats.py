@@ -93,14 +93,24 @@ def test_a_summary_agrees_with_numpy_and_scipy(count: int) -> None:
 def test_the_mean_interval_takes_the_variance_from_the_slowest_waves() -> None:
     values = np.random.default_rng(5).normal(10.0, 1.0, 64)
     answer = summarize(values)
-    waves = round(answer.effective_count ** (2 / 3))
+    waves = round(1.2 * answer.effective_count ** (2 / 3))
     power = fft.dct(values - values.mean(), norm="ortho")[1 : waves + 1]
     reach = stats.t.ppf(0.975, waves) * math.sqrt(float((power**2).mean()) / 64)
     assert answer.mean_interval is not None
-    # Skewness, of which these have hardly any, moves an end outward only.
-    assert 1.0 <= (answer.mean - answer.mean_interval.low) / reach < 1.1
-    assert 1.0 <= (answer.mean_interval.high - answer.mean) / reach < 1.1
-    assert min(answer.mean - answer.mean_interval.low, answer.mean_interval.high - answer.mean) == pytest.approx(reach)
+    # Skewness and correlation, of which these have hardly any, move the ends a little.
+    assert (answer.mean_interval.high - answer.mean_interval.low) / (2 * reach) == pytest.approx(1.0, abs=0.05)
+    assert 0.9 <= (answer.mean - answer.mean_interval.low) / reach < 1.1
+    assert 0.9 <= (answer.mean_interval.high - answer.mean) / reach < 1.1
+
+
+def test_correlated_samples_have_a_wider_interval_of_the_mean_than_their_slowest_waves_say() -> None:
+    values = correlated(np.random.default_rng(5), 0.9, 1, 400)[0] + 10.0
+    answer = summarize(values)
+    waves = round(1.2 * answer.effective_count ** (2 / 3))
+    power = fft.dct(values - values.mean(), norm="ortho")[1 : waves + 1]
+    reach = stats.t.ppf(0.975, waves) * math.sqrt(float((power**2).mean()) / 400)
+    assert answer.mean_interval is not None
+    assert 1.02 < (answer.mean_interval.high - answer.mean_interval.low) / (2 * reach) < 1.3
 
 
 def test_a_long_tail_leaves_more_room_on_its_side() -> None:
@@ -390,8 +400,8 @@ def test_two_samples_have_an_interval_of_their_mean_with_one_degree_of_freedom()
 
 def test_the_effective_count_is_what_the_slowest_decay_of_the_correlation_leaves() -> None:
     values = correlated(np.random.default_rng(9), 0.6, 1, 400)[0]
-    clipped = np.clip(values, *np.percentile(values, (2, 98))) - np.clip(values, *np.percentile(values, (2, 98))).mean()
-    nearest = float((clipped[1:] * clipped[:-1]).sum() / (clipped**2).sum())
+    ranks = stats.rankdata(values) - 200.5
+    nearest = float((ranks[1:] * ranks[:-1]).sum() / (ranks**2).sum())
     decay = (400 * nearest + 1) / 397 + math.sqrt((1 - nearest**2) / 400)
     assert effective_count(values) == pytest.approx(400 * (1 - decay) / (1 + decay), rel=1e-9)
 
@@ -421,10 +431,16 @@ def test_two_long_halves_are_worth_hardly_more_than_two_samples() -> None:
 
 def test_the_median_interval_is_that_of_the_share_below_it() -> None:
     values = correlated(np.random.default_rng(2), 0.7, 1, 401)[0]
-    waves = round(effective_count(values) ** (2 / 3))
+    waves = round(1.2 * effective_count(values) ** (2 / 3))
     below = (values < np.median(values)) + 0.5 * (values == np.median(values))
     power = fft.dct(below - below.mean(), norm="ortho")[1 : waves + 1]
-    reach = stats.t.ppf(0.975, waves) * math.sqrt(float((power**2).mean()) / 401)
+    # Waves that are slower still are stronger, by what the decay of the ranks' correlation makes of it.
+    ranks = stats.rankdata(values) - 201.0
+    decay = (401 * float((ranks[1:] * ranks[:-1]).sum() / (ranks**2).sum()) + 1) / 398
+    spectrum = 1 / (1 - 2 * decay * np.cos(np.pi * np.arange(waves + 1) / 401) + decay**2)
+    peak = spectrum[0] / spectrum[1:].mean()
+    angle = stats.t.ppf(0.975, waves) * math.sqrt(float((power**2).mean()) * peak / 401)
+    reach = math.sin(2 * angle) / 2
     answer = median_interval(values)
     assert answer is not None and answer.confidence == 0.95
     assert (np.sort(values) < answer.low).mean() == pytest.approx(0.5 - reach, abs=1 / 401)

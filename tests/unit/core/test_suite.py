@@ -549,6 +549,21 @@ def test_cases_are_chosen_by_all_words_of_one_filter(filters: list[str], titles:
     assert [(case.index, case.title) for case in chosen] == list(enumerate(titles))
 
 
+@pytest.mark.parametrize(
+    ("filters", "titles"),
+    [
+        (["resnet50 bf16"], ["resnet50 bf16"]),
+        (["resnet50"], ["resnet50 bf16"]),
+        (["wide"], ["wide_resnet50_2 bf16"]),
+        (["resnet50_2"], ["wide_resnet50_2 bf16"]),
+        (["gpt2"], ["gpt2-small bf16", "gpt2-large bf16"]),
+    ],
+)
+def test_a_whole_word_of_a_name_is_not_looked_for_within_others(filters: list[str], titles: list[str]) -> None:
+    names = ("resnet50 bf16", "wide_resnet50_2 bf16", "gpt2-small bf16", "gpt2-large bf16")
+    assert [case.title for case in only(named(*names), filters, "mine")] == titles
+
+
 def test_a_filter_that_chooses_nothing_is_refused_with_a_name_that_would() -> None:
     with refused("no-such-case", key="--only", value="bf16", says="the first one is 'gemm fp16 8 on cpu'"):
         only(named("fp16 8", "fp32 8"), ["fp16", "bf16"], "mine")

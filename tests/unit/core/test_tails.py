@@ -59,6 +59,16 @@ def test_too_few_have_no_interval_and_say_how_many_are_missing() -> None:
     assert tail.more == missing(3000, tail.effective) > 3000
 
 
+def test_near_the_least_count_the_upper_end_is_further_away() -> None:
+    counts = 2000, 6000
+    near, far = (tails(correlated(0.8, count), [0.5])[0] for count in counts)
+    assert LEAST_EFFECTIVE < near.effective < 1.2 * LEAST_EFFECTIVE and far.effective > 1.8 * LEAST_EFFECTIVE
+    assert near.interval is not None and far.interval is not None
+    upper, usual = near.interval.high - near.value, far.interval.high - far.value
+    assert upper > 3.0 * (counts[1] / counts[0]) ** 0.5 * usual  # not only because there are fewer
+    assert near.value - near.interval.low < 1.5 * (counts[1] / counts[0]) ** 0.5 * (far.value - far.interval.low)
+
+
 def test_the_upper_end_may_lie_beyond_all_samples() -> None:
     (tail,) = tails(APART[:120], [0.99])
     assert tail.interval is not None and tail.interval.high > APART[:120].max()

@@ -30,11 +30,11 @@ def looked(clock: float, held_down: float | None = None) -> Conditions:
 @pytest.mark.parametrize(
     ("load_before", "measured", "kind"),
     [
-        (2.0, 0.5, "sustained"),
-        (1.9, 0.5, "short"),
-        (1.9, 2.0, "sustained"),  # a twentieth of the samples came before two seconds of load
-        (0.0, 10.0, "short"),
-        (0.0, 20.0, "sustained"),
+        (2.5, 0.5, "sustained"),
+        (2.4, 0.5, "short"),
+        (2.4, 2.0, "sustained"),  # a twentieth of the samples came before two and a half seconds of load
+        (0.0, 20.0, "short"),
+        (0.0, 25.0, "sustained"),
     ],
 )
 def test_without_counters_the_time_under_load_decides(load_before: float, measured: float, kind: str) -> None:
