@@ -16,7 +16,7 @@ Noise = Callable[[np.random.Generator, int], Values]
 
 LENGTHS = (20, 50, 100)
 OF_EACH = 50  # series of a class in the set that answers of other programs are stored for
-SEED = 2026  # not the one that the limits in the product were chosen with
+SEED = 3107  # not one that the limits in the product were chosen with, or looked at while they were
 BASE = 100.0
 
 

@@ -7,12 +7,14 @@ import pkgutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from importlib import import_module
+from multiprocessing import get_context
 
 import click
 
 import bench.verdicts
-from bench.verdicts.cell import Cell
+from bench.verdicts.cell import Cell, pooled
 
 NOT_PARTS = ("__main__", "cell")
 REPLICATES = 2000
@@ -23,21 +25,42 @@ SEED = 20
 @click.argument("parts", nargs=-1)
 @click.option("--replicates", default=REPLICATES, show_default=True, help="of each cell; parts may scale it")
 @click.option("--seed", default=SEED, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="processes; each draws its share of the replicates")
 @click.option("--markdown", is_flag=True, help="as the documentation has it")
-def main(parts: Sequence[str], replicates: int, seed: int, markdown: bool) -> None:
+def main(parts: Sequence[str], replicates: int, seed: int, jobs: int, markdown: bool) -> None:
     """Put every kind of sentence to the test; the exit code says whether all claims held."""
     known = [name for _, name, _ in pkgutil.iter_modules(bench.verdicts.__path__) if name not in NOT_PARTS]
     for part in parts:
         if part not in known:
             raise click.BadParameter(f"'{part}' is none of {', '.join(known)}")
-    cells: list[Cell] = []
     begun = time.monotonic()
-    for part in parts or known:
-        for cell in import_module(f"bench.verdicts.{part}").cells(replicates, seed):
-            cells.append(cell)
-            click.echo(f"{time.monotonic() - begun:6.0f} s  {_text(cell)}", err=True)
+    cells: list[Cell] = []
+    for cell in _drawn(parts or known, replicates, seed, jobs):
+        cells.append(cell)
+        click.echo(f"{time.monotonic() - begun:6.0f} s  {_text(cell)}", err=True)
     click.echo("\n".join(_markdown(cells) if markdown else _plain(cells)))
     sys.exit(0 if all(cell.is_met(len(cells)) for cell in cells) else 1)
+
+
+def _drawn(parts: Sequence[str], replicates: int, seed: int, jobs: int) -> Iterator[Cell]:
+    if jobs == 1:
+        for part in parts:
+            yield from import_module(f"bench.verdicts.{part}").cells(replicates, seed)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        shares: dict[Future[list[Cell]], str] = {}
+        done: dict[str, list[list[Cell]]] = {part: [] for part in parts}
+        for part in parts:
+            for share in range(jobs):
+                shares[pool.submit(_share, part, math.ceil(replicates / jobs), seed * 1000 + share)] = part
+        for one in as_completed(shares):
+            done[shares[one]].append(one.result())
+            if len(done[shares[one]]) == jobs:
+                yield from map(pooled, zip(*done[shares[one]], strict=True))
+
+
+def _share(part: str, replicates: int, seed: int) -> list[Cell]:
+    return list(import_module(f"bench.verdicts.{part}").cells(replicates, seed))
 
 
 HEADS = ("Sentence", "Data", "Claim", "Measured", "Withheld", "Width", "Holds")
@@ -51,7 +74,7 @@ def _row(cell: Cell, cells: int) -> tuple[str, ...]:
         f"{cell.claim} {sign} {_figure(cell, cell.bound)}",
         f"{_figure(cell, cell.measured)} ± {_figure(cell, cell.standard_error)}" if _has_figure(cell) else "–",
         f"{cell.withheld / (cell.tries + cell.withheld):.1%}" if cell.withheld else "",
-        "" if cell.width is None else f"{cell.width:.2f}",
+        "" if cell.relative_width is None else f"{cell.relative_width:.2f}",
         "yes" if cell.is_met(cells) else "NO",
     )
 

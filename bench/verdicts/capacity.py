@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bench.queues import Queue
 from bench.verdicts.cell import Cell
-from bench.verdicts.tails import percentile
 from paceline.benchmarks.serving.search import LONGEST_PART, SETTLING, RateTrial, SearchResult, find_capacity
 
+QUEUES = (Queue("M"), Queue("D"), Queue("LN"), Queue("H2"), Queue("M", 4), Queue("D", 4))
 BUDGETS = (60.0, 150.0, 300.0, 600.0)  # seconds
 SERVICES = {"fast": 0.002, "slow": 0.05}  # seconds
 BOUND = 10.0  # service times
 SHARE = 0.99
 FIRST_PART = 0.5  # of what a server can do at most
-PART = 10  # of the replicates: a search is thousands of requests
+FIRST = 2  # queues that are drawn most often
+PARTS = 1, 20  # of the replicates, of these and of the others: a search is thousands of requests
 
 
 def cells(replicates: int, seed: int) -> Iterator[Cell]:
     """Whether the interval covers, and whether the search keeps to its time, for every server and budget."""
-    count = max(1, replicates // PART)
-    for kind in ("M/M/1", "M/D/1"):
+    for place, queue in enumerate(QUEUES):
+        count = max(1, replicates // PARTS[place >= FIRST])
         for name, service in SERVICES.items():
-            truth = capacity(kind) / service
+            truth = capacity(queue) * queue.servers / service
             for budget in BUDGETS:
-                random = np.random.default_rng([seed, int(budget), int(1e4 * service), len(kind), ord(kind[2])])
-                runs = [searched(kind, service, budget, random) for _ in range(count)]
-                case = f"{name} {kind}, {budget:g} s"
-                yield from _cells(case, truth, budget, runs)
+                random = np.random.default_rng([seed, int(budget), int(1e4 * service), place])
+                runs = [searched(queue, service, budget, random) for _ in range(count)]
+                yield from _cells(f"{name} {queue.name}, {budget:g} s", truth, budget, runs)
 
 
 def _cells(case: str, truth: float, budget: float, runs: list[tuple[SearchResult, float]]) -> Iterator[Cell]:
@@ -51,14 +50,14 @@ def _cells(case: str, truth: float, budget: float, runs: list[tuple[SearchResult
     yield Cell("time of a search", case, "over budget", 0.01, at_most=True, hits=late, tries=len(runs), note=most)
 
 
-def searched(kind: str, service: float, budget: float, random: np.random.Generator) -> tuple[SearchResult, float]:
+def searched(queue: Queue, service: float, budget: float, random: np.random.Generator) -> tuple[SearchResult, float]:
     """One search with the product's own code, and the seconds that it would have taken."""
     spent = 0.0
 
     def probe(rate: float, requests: int) -> RateTrial:
         nonlocal spent
         extra = int(SETTLING * requests) + 1
-        seconds, latency = _from_empty(kind, rate * service, requests + extra, random)
+        seconds, latency = queue.from_empty(rate * service / queue.servers, requests + extra, random)
         spent += seconds * service
         missed = int(np.count_nonzero(latency[extra:] > BOUND))
         answered = len(latency) / (seconds * service)
@@ -66,27 +65,17 @@ def searched(kind: str, service: float, budget: float, random: np.random.Generat
 
     result = find_capacity(
         probe, SHARE, BOUND * service,
-        first=FIRST_PART / service, ceiling=1e6, longest=LONGEST_PART * budget, left=lambda: budget - spent,
+        first=FIRST_PART * queue.servers / service, ceiling=1e6,
+        longest=LONGEST_PART * budget, left=lambda: budget - spent,
     )  # fmt: skip
     return result, spent
 
 
-def _from_empty(kind: str, load: float, count: int, random: np.random.Generator) -> tuple[float, NDArray[np.float64]]:
-    """How long a load takes whose first request finds nobody before it, and its latencies; in service times."""
-    arrivals = np.cumsum(random.exponential(1.0 / load, count))
-    service = random.exponential(1.0, count) if kind == "M/M/1" else np.ones(count)
-    work = np.cumsum(service)
-    ends = np.maximum.accumulate(arrivals - (work - service)) + work
-    return float(ends.max()), ends - arrivals
-
-
-@lru_cache(maxsize=4)
-def capacity(kind: str) -> float:
+@lru_cache(maxsize=16)
+def capacity(queue: Queue) -> float:
     """The load at which just so many requests are within the bound."""
-    if kind == "M/M/1":
-        return 1.0 - math.log(1.0 / (1.0 - SHARE)) / BOUND
-    low, high = 0.3, 0.99
+    low, high = 0.05, 0.999
     while high - low > 1e-4:
         middle = (low + high) / 2.0
-        low, high = (middle, high) if percentile(kind, middle, SHARE) <= BOUND else (low, middle)
+        low, high = (middle, high) if queue.percentile(middle, SHARE) <= BOUND else (low, middle)
     return low

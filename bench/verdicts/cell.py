@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 WRONGLY = 0.01  # the chance that a table in which all claims hold is said not to
 
@@ -26,8 +27,10 @@ class Cell:
     wrong_of: int | None = None  # where misses are held against more than `tries`: the withheld ones too
     value: float | None = None
     error: float = 0.0  # standard error of `value`
-    width: float | None = None  # median width, over that of an interval that knows the process
-    most_width: float | None = None
+    width: float | None = None  # the median one
+    known_width: float = 1.0  # that of an interval that knows the process
+    most_width: float | None = None  # of the first over the second
+    least_shown: float = 0.0  # the part that must not be withheld for the width to be that of a usual interval
     note: str = ""  # what else to know of it, seconds that it took in virtual time say
 
     @property
@@ -44,9 +47,17 @@ class Cell:
             return self.error
         return math.sqrt(self.measured * (1.0 - self.measured) / self.tries)
 
+    @property
+    def relative_width(self) -> float | None:
+        """Over that of an interval that knows the process; None where there is none, or not of usual intervals."""
+        if self.width is None or not self.known_width or self.tries < self.least_shown * (self.tries + self.withheld):
+            return None
+        return self.width / self.known_width
+
     def is_met(self, cells: int = 1) -> bool:
         """Whether the data leave room for the claim, in a table of so many cells."""
-        if self.width is not None and self.most_width is not None and self.width > self.most_width:
+        width = self.relative_width
+        if width is not None and self.most_width is not None and width > self.most_width:
             return False
         if self.value is not None:
             return self.value <= self.bound if self.at_most else self.value >= self.bound
@@ -55,6 +66,32 @@ class Cell:
         missed = self.hits if self.at_most else self.tries - self.hits
         allowed = self.bound if self.at_most else 1.0 - self.bound
         return at_least(missed, self.wrong_of or self.tries, allowed) >= WRONGLY / cells
+
+
+def pooled(shares: Sequence[Cell]) -> Cell:
+    """One cell of shares of it that were drawn apart; its width is the mean of their medians.
+
+    That of an interval that knows the process comes from the spread of estimates, so that its squares are averaged.
+    """
+    first = shares[0]
+    if any((one.part, one.case, one.claim) != (first.part, first.case, first.claim) for one in shares):
+        raise ValueError(f"shares of different cells cannot be pooled: {first.part}, {first.case}")
+    widths = [one.width * one.tries for one in shares if one.width is not None]
+    shown = sum(one.tries for one in shares if one.width is not None)
+    is_alike = all(one.note == first.note for one in shares)
+    values = [one.value for one in shares if one.value is not None]
+    return replace(
+        first,
+        hits=sum(one.hits for one in shares),
+        tries=sum(one.tries for one in shares),
+        withheld=sum(one.withheld for one in shares),
+        wrong_of=None if first.wrong_of is None else sum(one.wrong_of or 0 for one in shares),
+        value=math.fsum(values) / len(values) if values else None,
+        error=math.sqrt(math.fsum(one.error**2 for one in shares)) / len(shares),
+        width=math.fsum(widths) / shown if shown else None,
+        known_width=math.sqrt(math.fsum(one.known_width**2 for one in shares) / len(shares)),
+        note=first.note if is_alike else f"of one share: {first.note}",
+    )
 
 
 def at_least(count: int, tries: int, share: float) -> float:

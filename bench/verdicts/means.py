@@ -94,8 +94,6 @@ def _covering(part: str, case: str, intervals: list[Interval | None], truth: flo
     """A wrong interval is counted against all attempts: whoever asks, and is shown one, should not be misled."""
     shown = [one for one in intervals if one is not None]
     right = sum(one.low <= truth <= one.high for one in shown)
-    oracle = 2.0 * NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0) * float(np.std(estimates))
-    is_common = len(shown) >= 0.5 * len(intervals)
     return Cell(
         part=part,
         case=case,
@@ -105,8 +103,10 @@ def _covering(part: str, case: str, intervals: list[Interval | None], truth: flo
         tries=len(shown),
         withheld=len(intervals) - len(shown),
         wrong_of=len(intervals),
-        width=float(np.median([one.high - one.low for one in shown])) / oracle if is_common and oracle else None,
+        width=float(np.median([one.high - one.low for one in shown])) if shown else None,
+        known_width=2.0 * NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0) * float(np.std(estimates, ddof=1)),
         most_width=MOST_WIDTH,
+        least_shown=0.5,
     )
 
 

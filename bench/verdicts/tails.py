@@ -2,93 +2,68 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bench.queues import Queue
 from bench.verdicts.cell import Cell
-from paceline.core.tails import LEAST_EFFECTIVE, tails
+from paceline.core.tails import LEAST_EFFECTIVE, Tail, tails
 
-Array = NDArray[np.float64]
-LOADS = (0.5, 0.7, 0.9, 0.95)
+QUEUES = (
+    Queue("M"), Queue("D"), Queue("LN"), Queue("H2"), Queue("M", 4), Queue("M", 8), Queue("D", 4), Queue("D", 8)
+)  # fmt: skip
+FIRST = 2  # of them that are drawn most often
+LOADS = (0.5, 0.7, 0.8, 0.9, 0.95)
 COUNTS = (500, 1500, 6000)
+LONG = {0.9: 60_000, 0.95: 240_000}  # requests that are enough at loads at which thousands are not
+PART = 10  # of the replicates: of long series, and of queues beside the first two
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MOST_WIDTH = 1.3
-BATCH = 100  # series at a time
-GRID, STEPS = 0.002, 1 << 18  # service times, and how many of them, for the waits of M/D/1
+LEAST_SHOWN = 0.5  # of the series, for their intervals to be compared in width
+FEW = 0.1  # of the series, of which it is to be said that they are not like the others
+BATCH = 1_200_000  # requests at a time
 
 
 def cells(replicates: int, seed: int) -> Iterator[Cell]:
     """Coverage, width and upper ends for every queue, load and number of requests."""
-    for kind in ("M/M/1", "M/D/1"):
+    for place, queue in enumerate(QUEUES):
         for load in LOADS:
-            for count in COUNTS:
-                yield from _cells(kind, load, count, replicates, np.random.default_rng([seed, count, int(100 * load)]))
+            is_first = place < FIRST
+            for count in (*COUNTS, LONG[load]) if is_first and load in LONG else COUNTS:
+                series = replicates if is_first and count in COUNTS else max(1, replicates // PART)
+                random = np.random.default_rng([seed, place, count, int(100 * load)])
+                yield from _cells(queue, load, count, series, random)
 
 
-def _cells(kind: str, load: float, count: int, replicates: int, random: np.random.Generator) -> Iterator[Cell]:
-    rows = []
-    for begin in range(0, replicates, BATCH):
-        drawn = sojourns(kind, load, count, min(BATCH, replicates - begin), random)
+def _cells(queue: Queue, load: float, count: int, replicates: int, random: np.random.Generator) -> Iterator[Cell]:
+    rows: list[list[Tail]] = []
+    while len(rows) < replicates:
+        drawn = queue.latencies(load, count, min(BATCH // count, replicates - len(rows)), random)
         rows += [tails(series, SHARES.values()) for series in drawn]
     for place, (name, share) in enumerate(SHARES.items()):
-        truth, found = percentile(kind, load, share), [row[place] for row in rows]
+        truth, found = queue.percentile(load, share), [row[place] for row in rows]
         values = np.array([tail.value for tail in found])
         # One who knows the process knows between which ends 95 % of such estimates lie.
         known = float(np.quantile(values, 0.975) - np.quantile(values, 0.025))
         ends = np.array([(one.interval.low, one.interval.high) for one in found if one.interval is not None])
         ends = ends.reshape(-1, 2)
         low, high = ends[:, 0] <= truth * (1 + 1e-9), ends[:, 1] >= truth * (1 - 1e-9)
-        case = f"{name}, {kind} at load {load:g}, {count:,} requests"
+        case = f"{name}, {queue.name} at load {load:g}, {count:,} requests"
         withheld = len(found) - len(ends)
+        few = "only those that look quiet by chance" if 0 < len(ends) < FEW * len(found) else ""
         yield Cell(
             "percentile interval", case, "covers", 0.93,
             hits=int((low & high).sum()), tries=len(ends), withheld=withheld,
-            width=float(np.median(ends[:, 1] - ends[:, 0])) / known if len(ends) and known > 0 else None,
-            most_width=MOST_WIDTH if len(ends) > 0.05 * len(found) else None,
+            width=float(np.median(ends[:, 1] - ends[:, 0])) / known if len(ends) and known > 1e-6 else None,
+            most_width=MOST_WIDTH, least_shown=LEAST_SHOWN, note=few,
         )  # fmt: skip
         yield Cell(
             "upper end of a percentile", case, "below the truth", 0.05, at_most=True,
-            hits=int((~high).sum()), tries=len(ends), withheld=withheld,
+            hits=int((~high).sum()), tries=len(ends), withheld=withheld, note=few,
         )  # fmt: skip
-        if load <= 0.7 and count == 6000:
+        if load <= 0.7 and count == 6000 and queue.service in "MD":
             note = f"fewer than {LEAST_EFFECTIVE:g} effective"
             yield Cell(
                 "percentile interval", case, "withheld", 0.0, at_most=True, hits=withheld, tries=len(found), note=note
             )
-
-
-def sojourns(kind: str, load: float, count: int, series: int, random: np.random.Generator) -> Array:
-    """Latencies of requests to a queue that has always been there; the service time is 1 on average."""
-    # What the first request meets is a geometric sum of rests of service times (Pollaczek and Khinchine).
-    ladder = random.geometric(1.0 - load, series) - 1
-    if kind == "M/M/1":
-        first = np.where(ladder > 0, random.gamma(np.maximum(ladder, 1)), 0.0)
-        service = random.exponential(1.0, (series, count))
-    else:
-        first = np.array([random.random(rests).sum() for rests in ladder])
-        service = np.ones((series, count))
-    gaps = random.exponential(1.0 / load, (series, count - 1))
-    walk = np.cumsum(np.column_stack([first, service[:, :-1] - gaps]), axis=1)
-    return walk - np.minimum(0.0, np.minimum.accumulate(walk, axis=1)) + service
-
-
-@lru_cache(maxsize=64)
-def percentile(kind: str, load: float, share: float) -> float:
-    """The true one, in service times."""
-    if kind == "M/M/1":
-        return -math.log(1.0 - share) / (1.0 - load)
-    below = _waits_below(load)
-    return 1.0 + GRID * float(np.searchsorted(below, share - 1e-9))
-
-
-@lru_cache(maxsize=8)
-def _waits_below(load: float) -> Array:
-    """The distribution of the wait in M/D/1: the same sum, by its characteristic function on a grid."""
-    rest = np.zeros(STEPS)
-    rest[: round(1.0 / GRID)] = GRID
-    centred = np.fft.fft(rest) * np.exp(-1j * np.pi * np.fft.fftfreq(STEPS))
-    return np.cumsum(np.fft.ifft((1.0 - load) / (1.0 - load * centred)).real)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,9 @@ SCALE = 10  # a series takes milliseconds: a tenth of the replicates, of each le
 
 
 def cells(replicates: int, seed: int) -> Iterator[Cell]:
-    """Every class at every length; classes with steps are held to what Otava reached on its stored series."""
-    others = stored_scores()
+    """Every class at every length; classes with steps are held to Otava's shares of 1,800 series like these."""
+    count, others = max(1, replicates // SCALE), counted_scores()
     for kind in KINDS:
-        count = max(1, replicates // SCALE)
         scores = {length: score_of(kind, length, count, seed) for length in LENGTHS}
         other = others[kind.name]
         if kind.has_steps:
@@ -39,9 +38,10 @@ def cells(replicates: int, seed: int) -> Iterator[Cell]:
 def _step_cells(kind: Kind, scores: list[Score], other: Score) -> Iterator[Cell]:
     found = sum(score.found for score in scores)
     steps, answers = sum(score.steps for score in scores), sum(score.answers for score in scores)
-    note = f"Otava {other.recall:.0%} of {other.steps} steps"
+    own_stored, other_stored = own_scores([kind])[kind.name], stored_scores()[kind.name]
+    note = f"of the 50 stored {own_stored.recall:.0%}, Otava {other_stored.recall:.0%}"
     yield Cell("trend", kind.name, "recall", other.recall, hits=found, tries=steps, note=note)
-    note = f"Otava {other.precision:.0%} of {other.answers} answers"
+    note = f"of the 50 stored {own_stored.precision:.1%}, Otava {other_stored.precision:.1%}"
     yield Cell("trend", kind.name, "precision", other.precision, hits=found, tries=answers, note=note)
 
 
@@ -64,3 +64,17 @@ def stored_scores() -> dict[str, Score]:
     for (kind, known), answers in zip(stored_set(), json.loads(ANSWERS.read_text())["answers"], strict=True):
         scores[kind.name] = scores[kind.name].plus(known, answers)
     return scores
+
+
+def own_scores(kinds: Sequence[Kind] = KINDS) -> dict[str, Score]:
+    """What the product says of the stored series of these classes."""
+    scores = {kind.name: Score() for kind in kinds}
+    for kind, known in stored_set():
+        if kind in kinds:
+            scores[kind.name] = scores[kind.name].plus(known, answers_of(known.values))
+    return scores
+
+
+def counted_scores() -> dict[str, Score]:
+    """What Otava came to on 600 other series of each class and length, whose answers are not stored."""
+    return {name: Score(**counts) for name, counts in json.loads(ANSWERS.read_text())["more"].items()}

@@ -76,18 +76,18 @@ def scored(cell: Cell, question: Question) -> float | None:
 def standing(cell: Cell, table: list[Cell], question: Question) -> OptionStanding:
     limit = question.bounds[0].limit
     lighter = [other for other in table if other.name == cell.name and other.load < cell.load]
-    if cell.p99 > limit:
-        return OptionStanding.BROKEN
-    is_sure = cell.highest is not None and cell.highest <= limit and all(other.p99 <= limit for other in lighter)
+    least, value, most = ([0.9 * cell.p99 > limit], [cell.p99 > limit], [cell.highest is None or cell.highest > limit])
+    most += [0.9 * other.p99 > limit for other in lighter]
     if question.budget is not None:
         if cell.price is None:
             return OptionStanding.BROKEN
-        counts = [math.ceil((question.rate or 0) / rate - 1e-9) for rate in (cell.rate, 0.95 * cell.rate)]
-        now, most = (max(1, count) * cell.price if question.rate else cell.price for count in counts)
-        if now > question.budget.usd * (1 + 1e-9):
-            return OptionStanding.BROKEN
-        is_sure = is_sure and most <= question.budget.usd * (1 + 1e-9)
-    return OptionStanding.SURE if is_sure else OptionStanding.UNCERTAIN
+        rates = (1.05 * cell.rate, cell.rate, 0.95 * cell.rate)
+        counts = [max(1, math.ceil((question.rate or 0) / rate - 1e-9)) for rate in rates]
+        for beyond, count in zip((least, value, most), counts, strict=True):
+            beyond.append((count if question.rate else 1) * cell.price > question.budget.usd * (1 + 1e-9))
+    standings = (OptionStanding.BROKEN, OptionStanding.DOUBTFUL, OptionStanding.UNCERTAIN)
+    return next((one for one, beyond in zip(standings, (least, value, most), strict=True) if any(beyond)),
+                OptionStanding.SURE)  # fmt: skip
 
 
 def brute_force(table: list[Cell], question: Question) -> list[tuple[OptionStanding, float]]:
@@ -131,11 +131,13 @@ def test_it_never_breaks_the_promise(table: list[Cell], question: Question) -> N
     limit = question.bounds[0].limit
     for option in rank([cell.point for cell in table], question).options:
         reading = option.point.readings["p99"]
-        assert reading.value <= limit
+        assert reading.low is not None and reading.low <= limit
+        assert option.standing is OptionStanding.DOUBTFUL or reading.value <= limit
         assert option.standing is not OptionStanding.SURE or (reading.high is not None and reading.high <= limit)
         assert not question.strict or option.standing is OptionStanding.SURE
         if question.budget is not None:
-            assert option.per_hour is not None and option.per_hour.value <= question.budget.usd * (1 + 1e-9)
+            cost = option.per_hour
+            assert cost is not None and cost.low is not None and cost.low <= question.budget.usd * (1 + 1e-9)
 
 
 @given(tables(), questions, numbers)

@@ -116,3 +116,22 @@ def test_what_a_lost_follower_ran_is_done_elsewhere_or_when_it_returns(
 def test_the_same_again_is_the_same(given_jobs: tuple[list[Demand], dict[str, float]]) -> None:
     demands, true = given_jobs
     assert Drive(fleet(), true).submit(demands).run().intervals == Drive(fleet(), true).submit(demands).run().intervals
+
+
+@given(any_jobs(), st.dictionaries(st.sampled_from(["ann", "bob"]), st.integers(1, 3)))
+def test_no_more_jobs_of_an_owner_run_than_may_and_all_end(
+    given_jobs: tuple[list[Demand], dict[str, float]], most_running: dict[str, int]
+) -> None:
+    demands, true = given_jobs
+    owned = [replace(one, owner=["ann", "bob", "eve"][place % 3]) for place, one in enumerate(demands)]
+    drive = Drive(fleet(), true)
+    drive.cluster.most_running = most_running
+    drive.submit(owned).run()
+    assert sorted(drive.ends) == sorted(one.id for one in owned)
+    assert conflicts(drive.intervals) == []
+    spans = {one.demand.id: one for one in drive.intervals}.values()
+    for owner, most in most_running.items():
+        mine = [one for one in spans if one.demand.owner == owner]
+        for one in mine:
+            assert sum(other.started <= one.started < other.ended for other in mine) <= most
+    assert not list(drive.cluster.waiting) and not drive.cluster.running and not drive.cluster.reserved

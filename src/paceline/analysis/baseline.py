@@ -22,6 +22,7 @@ from paceline.analysis.diagnose.superbench import column_of
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
+from paceline.core.json_text import parse_json
 from paceline.core.metric import Better
 from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
@@ -156,8 +157,8 @@ def read_baseline(path: Path) -> Baseline:
     """A baseline of ours, or SuperBench's: an object of numbers by metric."""
     text = read_text(path, "the baseline")
     try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document: Any = parse_json(text)
+    except ValueError as error:
         message = f"the baseline '{path}' is not valid JSON: {error}"
         raise InputError("not-json", message, value=str(path)) from None
     if not isinstance(document, Mapping):

@@ -149,7 +149,7 @@ def _work_word(name: str, value: Any) -> str:
     if name in ("model", "operation"):
         return str(value)
     if isinstance(value, Mapping):
-        inner = {key: item for key, item in flattened(value).items() if item is not None}
+        inner = {key: item for key, item in flattened(value).items() if item not in (None, [], ())}
         return " ".join(str(item) if key == "arrival" else f"{key}={_word(item)}" for key, item in inner.items())
     return f"{name}={_word(value)}"
 

@@ -13,6 +13,7 @@ from paceline.core.case import Case
 from paceline.core.grouping import group_by
 from paceline.core.metric import Metric
 from paceline.core.record import At, Measurement, Record
+from paceline.core.stats import CONFIDENCE, student_quantile
 
 MOST_SETTINGS = 3  # more of them are not a name
 
@@ -87,6 +88,12 @@ class Reading:
         """A measurement's headline and its interval."""
         interval = measurement.interval
         return cls(measurement.value, *((interval.low, interval.high) if interval else (None, None)))
+
+    @classmethod
+    def of_logs(cls, mean: float, variance: float, freedom: float) -> Reading:
+        """The geometric mean of several, from the mean of their logarithms and how sure that is."""
+        reach = student_quantile(0.5 + CONFIDENCE / 2.0, max(1.0, freedom)) * math.sqrt(variance)
+        return cls(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
 
     def over(self, amount: float) -> Reading:
         """`amount` divided by this; what was the high end gives the low one."""

@@ -18,7 +18,7 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.session import sessions_of
-from paceline.core.stats import CONFIDENCE, student_quantile, student_upper
+from paceline.core.stats import CONFIDENCE, student_upper
 from paceline.core.uncertainty import Part, differences, estimates
 
 
@@ -168,9 +168,7 @@ def _readings(entries: Sequence[tuple[Sequence[_Candidate], Sequence[Part]]]) ->
         elif not math.isfinite(log):
             yield Reading(math.fsum(one.measurement.value for one in group) / len(group))
         else:
-            freedom = max(1.0, float(estimate.freedoms[place]))
-            reach = student_quantile(0.5 + CONFIDENCE / 2.0, freedom) * math.sqrt(variance)
-            yield Reading(math.exp(log), math.exp(log - reach), math.exp(log + reach))
+            yield Reading.of_logs(log, variance, float(estimate.freedoms[place]))
 
 
 def _ordered(made: _Unplaced, entries: Sequence[Entry]) -> tuple[Board, list[list[Part]]]:

@@ -157,11 +157,11 @@ def offers(rows: Sequence[CaseRow]) -> tuple[str, list[Offer]]:
     names = (f"latency_{name}", "throughput", "cost_per_thousand")
     axes = [[figure for one in names if (figure := row.figure(one))] for row in priced]
     values = [(latency.value, -throughput.value, cost.value) for latency, throughput, cost in axes]
-    margins = []
-    for latency, throughput, cost in axes:
-        # The cost follows from the throughput, and is as uncertain as that.
-        relative = (latency.relative or 0.0, throughput.relative or 0.0, throughput.relative or 0.0)
-        margins.append([abs(f.value) * part for f, part in zip((latency, throughput, cost), relative, strict=True)])
+    # The cost follows from the throughput, and is as uncertain as that.
+    margins = [
+        (_margin(latency, latency), _margin(throughput, throughput), _margin(cost, throughput))
+        for latency, throughput, cost in axes
+    ]
     front = pareto(values, margins)
     return name, [
         Offer(row, latency, -throughput, cost, best)
@@ -178,11 +178,18 @@ def pareto(points: Sequence[Sequence[float]], margins: Sequence[Sequence[float]]
         gains = [b - a for a, b in zip(points[one], points[other], strict=True)]
         within = [max(pair) for pair in zip(reach[one], reach[other], strict=True)]
         pairs = list(zip(gains, within, strict=True))
-        return all(gain >= -margin for gain, margin in pairs) and any(gain > margin for gain, margin in pairs)
+        # What is not known is neither a gain nor an excuse.
+        is_no_worse = all(gain >= (-margin if math.isfinite(margin) else 0.0) for gain, margin in pairs)
+        return is_no_worse and any(gain > margin for gain, margin in pairs)
 
     front = [not any(beats(other, one) for other in count) for one in count]
     # Equal within margins is not transitive: in a ring each would beat the next.
     return front if any(front) or margins is None else pareto(points)
+
+
+def _margin(figure: Measurement, basis: Measurement) -> float:
+    """How far a figure may be off; without an interval nobody knows, so that no other is better or worse by it."""
+    return math.inf if basis.relative is None else abs(figure.value) * basis.relative
 
 
 def _loads(rows: Sequence[CaseRow]) -> tuple[Load, ...]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from paceline.analysis.roofline import KnownCeilings
 
 REMEDIES = {
-    CauseKind.ERROR: "read the traceback in the HTML report, or run this case alone",
-    CauseKind.CRASHED: "read the last lines it wrote in the HTML report, or run this case alone",
+    CauseKind.ERROR: "read the traceback {where}, or run this case alone",
+    CauseKind.CRASHED: "read the last lines it wrote {where}, or run this case alone",
     CauseKind.INTERRUPTED: "resume the run",
     CauseKind.TIMEOUT: "raise 'timeout' of the case, or lower its 'budget' or its size",
     CauseKind.HOST_MEMORY: "lower 'batch_size', the model's size or the sizes, or free host memory",
@@ -58,13 +58,15 @@ class CaseRow:
     def sweeps(self) -> tuple[Sweep, ...]:
         return sweeps_of(self.record)
 
-    @property
-    def remedy(self) -> str:
-        """What to do if it did not succeed; an error without a traceback was foreseen, and its message says that."""
+    def remedy(self, where: str = "") -> str:
+        """What to do if it did not succeed; an error without a traceback was foreseen, and its message says that.
+
+        `where` is where its last words are read; unset is in a page that is made of the run.
+        """
         cause = self.record.cause
         if cause is None or self.ok or (cause.kind is CauseKind.ERROR and not cause.detail):
             return ""
-        return REMEDIES[cause.kind]
+        return REMEDIES[cause.kind].format(where=where or f"(paceline report {self.record.run_id} --html)")
 
     @property
     def case(self) -> Case:

@@ -125,20 +125,20 @@ def test_a_failed_case_has_a_remedy_and_an_ok_one_has_none() -> None:
     cause = Cause(kind=CauseKind.DEVICE_MEMORY, message="full")
     bad = record(case(0, "train", "a"), outcome=Outcome.OUT_OF_MEMORY, cause=cause)
     rows = summarize_run(run_of([bad, record(case(1, "train", "b"))])).rows
-    assert "batch_size" in rows[0].remedy
-    assert rows[1].remedy == ""
+    assert "batch_size" in rows[0].remedy()
+    assert rows[1].remedy() == ""
 
 
 @pytest.mark.parametrize("kind", list(CauseKind))
 def test_every_kind_of_cause_has_a_remedy(kind: CauseKind) -> None:
     bad = record(case(0, "train", "a"), outcome=Outcome.FAILED, cause=Cause(kind=kind, message="m", detail="d"))
-    assert summarize_run(run_of([bad])).rows[0].remedy
+    assert summarize_run(run_of([bad])).rows[0].remedy()
 
 
 def test_nobody_is_sent_to_a_traceback_that_is_not_there() -> None:
     foreseen = Cause(kind=CauseKind.ERROR, message="node2:22 cannot be reached: check its name")
     bad = record(case(0, "tcp", "a"), outcome=Outcome.FAILED, cause=foreseen)
-    assert summarize_run(run_of([bad])).rows[0].remedy == ""
+    assert summarize_run(run_of([bad])).rows[0].remedy() == ""
 
 
 def test_marks_are_letters_of_their_kind_and_never_shared() -> None:
@@ -245,7 +245,7 @@ def test_different_operations_are_not_compared() -> None:
 def test_what_a_machine_cannot_do_fails_only_where_it_is_required(require: bool) -> None:
     summary = summarize_run(run_of([cannot(0, require=require)]))
     assert (len(summary.failed), len(summary.impossible)) == (int(require), int(not require))
-    assert summary.rows[0].remedy
+    assert summary.rows[0].remedy()
 
 
 def test_of_very_many_cases_those_come_first_that_a_reader_would_look_at() -> None:
@@ -305,7 +305,7 @@ def test_a_remedy_is_for_what_failed_and_does_not_say_it_itself(
 ) -> None:
     cause = Cause(kind=kind, message="m", detail=detail)
     row = summarize_run(run_of([record(case(0, "train", "a"), outcome=outcome, cause=cause)])).rows[0]
-    assert bool(row.remedy) is has_remedy
+    assert bool(row.remedy()) is has_remedy
 
 
 def at_size(size: int, samples: list[float], **more: Any) -> Measurement:

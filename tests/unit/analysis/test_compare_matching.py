@@ -140,3 +140,13 @@ def test_what_differed_within_a_side_still_counts_for_those_that_are_left() -> N
     both = match(before, after)
     assert [one.label for one in both.matches] == ["gemm fp32 512"]
     assert (both.only_reference, both.only_new) == (("gemm fp32 1024",), ("gemm bf16 1024",))
+
+
+def test_a_parameter_with_parts_differs_in_some_of_them() -> None:
+    one = gemm(server={"kind": "url", "model": "m", "url": "http://one:8000"})
+    other = gemm(server={"kind": "url", "url": "http://two:8000", "token_env": "T"})
+    assert differences(one, other) == (
+        Difference("server.model", "m", "unset"),
+        Difference("server.url", "http://one:8000", "http://two:8000"),
+        Difference("server.token_env", "unset", "T"),
+    )

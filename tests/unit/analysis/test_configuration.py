@@ -78,6 +78,8 @@ def test_how_much_load_there_was_is_part_of_the_work_only_where_it_is_asked_for(
     )
     one = record(case(0, "other", "m", model="m", budget=3.0), load=load)
     run = run_of([one]).run
+    parameters = one.case.parameters | {"clients": {"hosts": [], "remote_shell": None}}
+    one = one.model_copy(update={"case": one.case.model_copy(update={"parameters": parameters})})
     assert configuration_of(one, run).work == "other m poisson samples=4"
     assert configuration_of(one, run, with_load=True).work == "other m poisson rate=50 samples=4"
 

@@ -207,7 +207,7 @@ def test_without_latencies_the_part_that_failed_has_no_interval() -> None:
     assert point.readings == {"error_rate": Reading(0.05)}
     assert point.requests is None
     (bare,) = points_of(loaded(named("throughput", 50.0), named("latency_p50", 0.01, count=7)))
-    assert (bare.readings, bare.requests) == ({"p50": Reading(0.01, count=7, more=2000)}, 7)
+    assert (bare.readings, bare.requests) == ({"p50": Reading(0.01, count=7, more=1700)}, 7)
 
 
 def test_what_failed_and_what_was_declined_add_up() -> None:
@@ -249,7 +249,7 @@ def test_a_search_has_a_point_for_each_trial_and_one_for_its_capacity() -> None:
         (30.0, 31.0, 20, None),
         (60.0, 62.0, None, None),
     ]
-    assert [one.readings for one in trials] == [{"p50": Reading(0.005, count=20, more=5600)}, {}]
+    assert [one.readings for one in trials] == [{"p50": Reading(0.005, count=20, more=4800)}, {}]
     assert not any(one.is_capacity for one in (whole, *trials))
     assert (capacity.throughput.value, capacity.load, capacity.requests, capacity.is_capacity) == (
         72.0,
@@ -283,7 +283,7 @@ def test_a_capacity_is_sure_unless_it_was_not_confirmed(kinds: list[str], is_sur
     whole, capacity = points_of(measured)
     assert capacity.readings["p95"] == Reading(0.05, None, 0.05 if is_sure else None, is_limit=True)
     assert capacity.readings["error_rate"] == whole.readings["error_rate"]
-    assert whole.readings["p99"] == Reading(0.03, count=10, more=2800)
+    assert whole.readings["p99"] == Reading(0.03, count=10, more=2400)
     assert whole.warnings == capacity.warnings == tuple(kinds)
     (work,) = evidence([run_of([measured])], FREE)
     assert work.slos == [{"p99": 0.05}]
@@ -425,6 +425,26 @@ def test_a_point_alone_stays_as_it_is_and_several_are_pooled() -> None:
     assert (uncounted.requests, uncounted.energy) == (None, None)
     (counted,) = pooled([load_point(10.0, requests=5), load_point(20.0, requests=6)])
     assert counted.requests == 11
+
+
+def test_three_repeats_show_how_far_they_scatter_and_more_narrow_it() -> None:
+    def repeated(*values: float) -> Reading:
+        points = [
+            load_point(10.0, readings={"p99": Reading(value)}, runs=(f"r{place}",))
+            for place, value in enumerate(values)
+        ]
+        (both,) = pooled(points)
+        return both.readings["p99"]
+
+    assert repeated(1.0, 1.1) == Reading(1.05)  # two do not
+    three, six = repeated(1.0, 1.1, 1.21), repeated(1.0, 1.1, 1.21, 1.0, 1.1, 1.21)
+    assert three.value == pytest.approx(1.1) == six.value
+    reach = 4.3027 * math.log(1.1) / math.sqrt(3)  # Student's t with two degrees of freedom
+    assert (three.low, three.high) == (
+        pytest.approx(1.1 * math.exp(-reach), rel=1e-3),
+        pytest.approx(1.1 * math.exp(reach), rel=1e-3),
+    )
+    assert six.low is not None and three.low is not None and six.low > three.low
 
 
 @pytest.mark.parametrize(

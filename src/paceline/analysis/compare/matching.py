@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -155,8 +155,16 @@ def differences(one: Case, other: Case) -> tuple[Difference, ...]:
     pairs = [Difference("target", one.target, other.target), Difference("ranks", str(one.ranks), str(other.ranks))]
     for name, value in one.parameters.items():
         if name in other.parameters:
-            pairs.append(Difference(name, show_parameter(value), show_parameter(other.parameters[name])))
+            pairs += _parts_apart(name, value, other.parameters[name])
     return tuple(pair for pair in pairs if pair.reference != pair.new)
+
+
+def _parts_apart(name: str, one: Any, other: Any) -> list[Difference]:
+    """A parameter of both, or each part of it where it has parts: `server.url`."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return [Difference(name, show_parameter(one), show_parameter(other))]
+    parts = dict.fromkeys([*one, *other])
+    return [pair for part in parts for pair in _parts_apart(f"{name}.{part}", one.get(part), other.get(part))]
 
 
 def _labels(pools: Iterable[Pool]) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 A node's deviation in a metric is its distance from the reference in the bad direction, in units of the spread between
 nodes. A defect of a component shows in several metrics, so the means over components, benchmarks, ranks and whole nodes
-are judged as well, each by its own spread, which has the correlation of its metrics in it. The chance of a node's worst
-deviation, times the number of things looked at, goes through Benjamini and Hochberg's procedure over all nodes.
+are judged as well, each by its own spread, which has the correlation of its metrics in it. How small the chance of a
+node's worst deviation must be to accuse it depends on how much is looked at: for each defective node, only a small part
+of a healthy one is to be expected among the accused.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from paceline.analysis.diagnose.table import MetricColumn
 from paceline.analysis.diagnose.tails import Floats, Tails, freedom, learn_tails, spreads
 from paceline.core.metric import Better
 
-FALSE_SHARE = 0.03  # of the accused nodes, the part that may be healthy
-SEEN = 0.9  # the part of defects of a size that must be found for the size to count as seen
+FALSE_SHARE = 0.04  # healthy nodes that may be accused, for each defective one
+SEEN = 0.8  # the part of defects of a size that must be found for the size to count as seen
 LEAST = 0.01  # a smaller change makes no node defective, however alike the others are
 FINEST = LEAST / 10  # spread below which nodes count as equal
 CLIP = 8.0  # deviations: a single metric has no more say in a mean
@@ -174,16 +175,16 @@ class _Search:
         tests = self.deviations.shape[1]
         chances = [self.unusual(test, 1.0) for test in range(tests)]
         best = self.smallest_chances(chances)
-        # By rank, the chance that a node's smallest may have: q k / n, over the tests of a node.
-        ranks = np.log(np.arange(1, self.nodes + 1))
-        allowed = math.log(FALSE_SHARE / (self.nodes * tests)) + ranks - self.excess(tests)
+        # The chance that a node's smallest may have, by how many nodes are worse. Benjamini and Hochberg count the node
+        # itself among them, and so let twice as many healthy ones pass beside a single defective one.
+        worse = np.log(np.maximum(np.arange(self.nodes), 1))
+        allowed = math.log(FALSE_SHARE / (self.nodes * tests)) + worse - self.excess(tests)
         accused = int(np.flatnonzero(np.sort(best) <= allowed).max(initial=-1)) + 1
         limit = float(allowed[accused - 1]) if accused else -math.inf
-        by_node: dict[int, list[tuple[float, int]]] = {}
+        by_node: dict[int, list[int]] = {}
         for test, (nodes, logs) in enumerate(chances):
-            for node, log in zip(nodes.tolist(), logs.tolist(), strict=True):
-                if log <= limit:
-                    by_node.setdefault(node, []).append((log, test))
+            for node in nodes[logs <= limit].tolist():
+                by_node.setdefault(node, []).append(test)
         # What it would have taken to be accused next.
         limits = self.tails.limit(float(allowed[min(accused, self.nodes - 1)]))
         least = math.log1p(LEAST)
@@ -217,11 +218,12 @@ class _Search:
         at_least = np.log((ranks - 2.0 * np.sqrt(ranks)) / (self.nodes * tests))  # less by the error of such a count
         return min(max(float((at_least - best).max(initial=0.0)), 0.0), math.log(MOST_EXCESS))
 
-    def explained(self, node: int, found: list[tuple[float, int]]) -> Accused:
+    def explained(self, node: int, found: list[int]) -> Accused:
         """What was found of a node, without groups that are only bad because of what is named already."""
         covered: set[int] = set()
         groups: list[Group] = []
-        for _, test in sorted(found, key=lambda one: (one[0], -self.deviations[node, one[1]])):
+        # Far out, chances depend on what is least known of the tails; deviations do not.
+        for test in sorted(found, key=lambda one: -self.deviations[node, one]):
             if test < self.metrics:
                 covered.add(test)
                 continue
@@ -231,7 +233,7 @@ class _Search:
             if rest and np.nanmean(np.clip(values, -CLIP, CLIP)) > UNUSUAL * self.mean_spreads[test - self.metrics]:
                 groups = [one for one in groups if not set(one.members) <= set(group.members)] + [group]
                 covered |= set(group.members)
-        metrics = tuple(sorted(test for _, test in found if test < self.metrics))
+        metrics = tuple(sorted(test for test in found if test < self.metrics))
         return Accused(node, tuple(groups), metrics)
 
     def sensitivities(self, mean_limits: Floats, smallest: Floats) -> Iterator[Sensitivity]:

@@ -7,7 +7,6 @@ not know has no unit and no better direction.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
+from paceline.core.json_text import parse_json
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
@@ -253,8 +253,8 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return None
 
 

@@ -3,7 +3,8 @@
 Defects make a metric worse, never better. So the better half of the nodes shows noise alone, however far it reaches,
 and the worse half shows it near the median, where no defect counts yet. Each half is matched with Student's
 distributions from normal to very heavy tails; what all metrics say together is where each begins, so that a hundred
-nodes are enough to know a tail. Of the two halves, the heavier tail is believed.
+nodes are enough to know a tail. The halves of a metric are most likely alike, and each then speaks for the other; where
+they are not, the heavier tail is believed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ ONE_HEAVIER = np.eye(
 )  # from each shape to the next, but from nearly normal ones and the heaviest to itself
 ONE_HEAVIER[:2] = np.eye(len(SHAPES))[:2]
 ONE_HEAVIER[-1, -1] = 1.0
-BELIEF = 8.0  # halves of metrics that it takes to outweigh it
+BELIEF = 8.0  # metrics that it takes to outweigh it
+UNLIKE = 0.01  # the part of metrics whose better and worse half may have different tails
 BELIEVED = 8.0  # deviations: one freak value says no more than this about a tail
 FROM = 0.5  # deviations from which on a node says something about a tail; values that are all alike do not
 NEAR = 3.5  # deviations up to which the worse half shows noise
@@ -81,9 +83,8 @@ def learn_tails(deviations: Floats, freedoms: Floats) -> Tails:
     fits = _fits(deviations, degrees)
     shared = np.full(len(SHAPES), 1.0 / len(SHAPES))
     for _ in range(ROUNDS):
-        weights = fits * shared
-        weights /= weights.sum(axis=-1, keepdims=True)
-        shared = (weights.sum(axis=(0, 1)) + BELIEF * NORMAL_FIRST) / (2 * fits.shape[1] + BELIEF)
+        weights = _weights(fits, shared)
+        shared = (weights.mean(axis=0).sum(axis=0) + BELIEF * NORMAL_FIRST) / (degrees.size + BELIEF)
     # Of noise that adds up from several heavy-tailed parts, the middle looks lighter than the tail is.
     weights = weights @ ONE_HEAVIER
     chances = np.empty((degrees.size, KNOTS.size))
@@ -91,6 +92,17 @@ def learn_tails(deviations: Floats, freedoms: Floats) -> Tails:
         halves = weights[:, column, :] @ _chances(degree)
         chances[column] = np.log(np.maximum(halves.max(axis=0), 1e-300))
     return Tails(chances)
+
+
+def _weights(fits: Floats, shared: Floats) -> Floats:
+    """How likely each shape is, of each half of each column, if columns have shapes as often as `shared` says."""
+    together = fits[0] * fits[1] * shared
+    apart = fits * shared
+    sums, sums_apart = together.sum(axis=-1, keepdims=True), apart.sum(axis=-1, keepdims=True)
+    is_alike = (1.0 - UNLIKE) * sums
+    is_alike /= is_alike + UNLIKE * sums_apart.prod(axis=0)
+    # Halves of which no shape explains both have no sum together.
+    return np.asarray(is_alike * together / np.maximum(sums, 1e-300) + (1.0 - is_alike) * apart / sums_apart)
 
 
 def _fits(deviations: Floats, degrees: Floats) -> Floats:

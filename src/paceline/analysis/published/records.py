@@ -25,6 +25,7 @@ _PUBLISHED_AT = datetime(2022, 1, 1, tzinfo=UTC)  # the tables do not say when t
 _PRECISIONS = {"FP32": "fp32", "AMP": "fp16"}
 _OF_SUITE = {"flashlight": flashlight_tables, "libai": libai_tables, "serving-batches": inferbench_tables}
 _TABLES = ("libai", "megatron", "flashlight")
+_RUN = "published-"  # how the names of runs begin that nobody here made
 
 
 def published_tables(records: RunRecords) -> tuple[PublishedTable, ...]:
@@ -39,7 +40,7 @@ def published_records(name: str) -> RunRecords:
         raise unknown("published figures", name, _TABLES)
     records = list(_flashlight() if name == "flashlight" else _layouts(name))
     run = Run(
-        id=f"published-{name}",
+        id=f"{_RUN}{name}",
         name=name,
         status="finished",
         started_at=_PUBLISHED_AT,
@@ -48,6 +49,11 @@ def published_records(name: str) -> RunRecords:
         cases=[record.case for record in records],
     )
     return RunRecords(run=run, records=records)
+
+
+def is_published(record: Record) -> bool:
+    """Whether it is a figure that others published, which cannot be measured again."""
+    return record.run_id.startswith(_RUN)
 
 
 def _layouts(name: str) -> Iterator[Record]:
@@ -82,7 +88,7 @@ def _record(
     rate = Metric(name=metric, unit=unit, better=Better.HIGHER, merge=Merge.SUM)
     target = "cuda:*" if ranks > 1 else "cuda:0"
     return Record(
-        run_id=f"published-{name}",
+        run_id=f"{_RUN}{name}",
         case=Case(**case, target=target, ranks=ranks, category=Category.TRAINING),
         outcome=Outcome.OK,
         started_at=_PUBLISHED_AT,

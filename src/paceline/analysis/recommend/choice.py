@@ -20,18 +20,26 @@ from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question, 
 from paceline.core.errors import InputError
 from paceline.core.grouping import group_by
 from paceline.core.stats import CONFIDENCE, Interval
-from paceline.core.tails import fewest, not_decidable, to_decide
+from paceline.core.tails import CLEARLY, NOT_DECIDABLE, fewest, not_decidable, to_decide
 
 COSTS = COST_HOUR, COST_THOUSAND = "USD per hour", "USD per 1,000"
 WHOLE = 1e-9  # a rate is a whole number of replicas' if it is so but for floating point
+AGAIN = f"{NOT_DECIDABLE}: measure it again with --repeat 5"
+SEARCH_AGAIN = f"{NOT_DECIDABLE}: search again with a larger --search-budget"
 
 
 class OptionStanding(IntEnum):
     """Whether a point meets the SLO; less is better."""
 
     SURE = 0
-    UNCERTAIN = 1  # its interval reaches beyond a bound
-    BROKEN = 2
+    UNCERTAIN = 1  # within every bound, but an interval reaches beyond one
+    DOUBTFUL = 2  # beyond a bound, but an interval reaches within it
+    BROKEN = 3
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what was measured leaves it undecided."""
+        return self in (OptionStanding.UNCERTAIN, OptionStanding.DOUBTFUL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Miss:
     standing: OptionStanding
     lighter: float | None = None  # a lighter load that broke it although this one did not
     why: str = ""
-    undecided: str = ""  # what would decide it
+    undecided: str = ""  # what would decide it, where that is open
 
     @property
     def excess(self) -> float:
@@ -75,6 +83,11 @@ class Option:
         return self.point.configuration.key
 
     @property
+    def worst(self) -> Miss | None:
+        """The bound that decides how it stands."""
+        return max(self.misses, key=lambda miss: (miss.standing, miss.excess), default=None)
+
+    @property
     def qualifies(self) -> bool:
         """Whether it may be recommended at all."""
         return self.standing is not OptionStanding.BROKEN and self.score is not None
@@ -96,15 +109,17 @@ def rank(points: Sequence[MeasuredLoad], question: Question) -> Ranking:
     """The best point of each configuration, in order."""
     good, bad = [], []
     for options in weighed(points, question):
-        allowed = [option for option in options if option.qualifies]
-        if question.strict:
-            allowed = [option for option in allowed if option.standing is OptionStanding.SURE]
+        allowed = [option for option in options if _is_allowed(option, question)]
         if allowed:
             good.append(min(allowed, key=lambda option: (order(option, question), option.point.load or 0.0)))
         else:
             bad.append(min(options, key=_nearness))
     good.sort(key=lambda option: order(option, question))
     return Ranking(options=tuple(good), rejected=tuple(sorted(bad, key=_nearness)))
+
+
+def _is_allowed(option: Option, question: Question) -> bool:
+    return option.qualifies and (option.standing is OptionStanding.SURE or not question.strict)
 
 
 def weighed(points: Sequence[MeasuredLoad], question: Question) -> list[list[Option]]:
@@ -176,47 +191,84 @@ def judge(
     return max((miss.standing for miss in misses), default=OptionStanding.SURE), misses
 
 
-def holds_from(point: MeasuredLoad, metric: str) -> float:
-    """The smallest bound that a point meets."""
+def perhaps_from(point: MeasuredLoad, metric: str) -> float:
+    """The smallest bound that a point does not surely break; a percentile is no less than a lower one."""
     reading = point.readings.get(metric)
-    return reading.value if reading is not None else math.inf
+    if reading is not None and reading.is_limit:
+        return reading.value  # a search tells nothing of less than it was for
+    ends = [reading.low] if reading is not None and reading.low is not None else []
+    share = PERCENTILES.get(metric, 0.0)
+    for name, lower in ((name, point.readings.get(name)) for name, part in PERCENTILES.items() if part < share):
+        if lower is None or lower.is_limit:
+            continue
+        # Without an interval, what has many times as many requests beyond it as may be late is beyond doubt.
+        is_far = 1.0 - PERCENTILES[name] >= CLEARLY * (1.0 - share) - WHOLE
+        end = lower.low if lower.low is not None else lower.value if is_far else None
+        ends += [end] if end is not None else []
+    return max(ends, default=-math.inf)
+
+
+def holds_from(point: MeasuredLoad, metric: str) -> float:
+    """The smallest bound that a point's figure is within."""
+    reading = point.readings.get(metric)
+    return max(reading.value, perhaps_from(point, metric)) if reading is not None else math.inf
 
 
 def surely_from(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLimit) -> float:
-    """The smallest bound that a point meets with its uncertainty, and that no lighter load broke."""
-    reading = point.readings.get(bound.metric)
-    if reading is None:
-        return math.inf
-    if not bound.is_explicit:
-        return reading.value
+    """The smallest bound that a point meets with its uncertainty, and that no lighter load surely broke."""
+    reading, holds = point.readings.get(bound.metric), holds_from(point, bound.metric)
+    if reading is None or not bound.is_explicit:
+        return holds
     high = reading.high if reading.high is not None else math.inf
-    return max([high, *(holds_from(other, bound.metric) for other in _lighter(point, group, bound.metric))])
+    return max([holds, high, *(perhaps_from(other, bound.metric) for other in _lighter(point, group, bound.metric))])
+
+
+def _edges(point: MeasuredLoad, group: Sequence[MeasuredLoad], bound: SloLimit) -> tuple[float, float, float]:
+    """The bounds from which a point stands better."""
+    metric = bound.metric
+    return perhaps_from(point, metric), holds_from(point, metric), surely_from(point, group, bound)
 
 
 def _against(bound: SloLimit, point: MeasuredLoad, group: Sequence[MeasuredLoad]) -> Miss | None:
-    reading = point.readings.get(bound.metric)
-    if reading is None:
-        if not bound.is_explicit:
-            return None
-        more = (
-            fewest(PERCENTILES[bound.metric]) - point.requests if point.requests and bound.metric in PERCENTILES else 0
-        )
-        why = not_decidable(more) if more > 0 else "it was not measured"
-        return Miss(bound.metric, bound.limit, None, OptionStanding.BROKEN, why=why)
-    if reading.value > bound.limit:
-        return Miss(bound.metric, bound.limit, reading, OptionStanding.BROKEN)
-    if surely_from(point, group, bound) <= bound.limit:
+    """How a point falls short of a bound: broken if all of its interval is beyond it, open if a part of it is."""
+    metric, limit, reading = bound.metric, bound.limit, point.readings.get(bound.metric)
+    if surely_from(point, group, bound) <= limit or (reading is None and not bound.is_explicit):
         return None
-    lighter = _lighter(point, group, bound.metric)
-    broke = [one.load for one in lighter if one.load is not None and holds_from(one, bound.metric) > bound.limit]
-    more = reading.more
-    if reading.low is not None and reading.high is not None and reading.count:
-        ends = Interval(low=reading.low, high=reading.high, confidence=CONFIDENCE)
-        more = to_decide(reading.value, ends, reading.count, bound.limit)
-    undecided = not_decidable(more, "requests" if point.requests else "steps") if more else ""
-    return Miss(
-        bound.metric, bound.limit, reading, OptionStanding.UNCERTAIN, min(broke, default=None), undecided=undecided
-    )
+    if perhaps_from(point, metric) > limit:
+        # Where the percentile itself is not known, a lower one shows it.
+        shown = next(
+            name for name in (metric, *PERCENTILES) if holds_from(point, name) > limit and name in point.readings
+        )
+        return Miss(shown, limit, point.readings[shown], OptionStanding.BROKEN)
+    if reading is None:
+        more = fewest(PERCENTILES[metric]) - point.requests if point.requests and metric in PERCENTILES else 0
+        if more <= 0:
+            return Miss(metric, limit, None, OptionStanding.BROKEN, why="it was not measured")
+        return Miss(metric, limit, None, OptionStanding.DOUBTFUL, undecided=not_decidable(more))
+    if reading.value > limit:
+        return Miss(metric, limit, reading, OptionStanding.DOUBTFUL, undecided=_deciding(reading, limit, point))
+    lighter = _lighter(point, group, metric)
+    broke = min((one.load for one in lighter if one.load and perhaps_from(one, metric) > limit), default=None)
+    both = f"{NOT_DECIDABLE}: measure {broke or 0:g}/s and {point.load or 0:g}/s again"
+    undecided = _deciding(reading, limit, point) if broke is None else both
+    return Miss(metric, limit, reading, OptionStanding.UNCERTAIN, broke, undecided=undecided)
+
+
+def _deciding(reading: Reading, limit: float, point: MeasuredLoad) -> str:
+    """What would show on which side of a limit a figure is."""
+    if reading.is_limit:
+        return SEARCH_AGAIN
+    if reading.low is None or reading.high is None:
+        return not_decidable(reading.more, _counted(point)) if reading.more else AGAIN
+    if limit <= 0:
+        return f"{NOT_DECIDABLE}: no count shows that it never happens"
+    ends = Interval(low=reading.low, high=reading.high, confidence=CONFIDENCE)
+    more = to_decide(reading.value, ends, reading.count, limit) if reading.count else 0
+    return not_decidable(more, _counted(point)) if more else AGAIN
+
+
+def _counted(point: MeasuredLoad) -> str:
+    return "requests" if point.requests else "steps"
 
 
 def _lighter(point: MeasuredLoad, group: Sequence[MeasuredLoad], metric: str) -> list[MeasuredLoad]:
@@ -234,10 +286,13 @@ def _afforded(point: MeasuredLoad, question: Question) -> Miss | None:
     cost = per_hour(point, question) if budget.per == "hour" else per_thousand(point, question)
     if cost is None:
         return Miss(name, budget.usd, None, OptionStanding.BROKEN, why=point.no_price)
-    if cost.value > budget.usd * (1 + WHOLE):
+    most = budget.usd * (1 + WHOLE)
+    if cost.high is not None and cost.high <= most:
+        return None
+    if cost.low is not None and cost.low > most:
         return Miss(name, budget.usd, cost, OptionStanding.BROKEN)
-    is_sure = cost.high is not None and cost.high <= budget.usd * (1 + WHOLE)
-    return None if is_sure else Miss(name, budget.usd, cost, OptionStanding.UNCERTAIN)
+    standing = OptionStanding.UNCERTAIN if cost.value <= most else OptionStanding.DOUBTFUL
+    return Miss(name, budget.usd, cost, standing, undecided=AGAIN)
 
 
 def option_of(point: MeasuredLoad, group: Sequence[MeasuredLoad], question: Question, label: str) -> Option:
@@ -314,7 +369,7 @@ def changes(points: Sequence[MeasuredLoad], ranking: Ranking, question: Question
     unsure = [
         option
         for option in chain.from_iterable(weighed(points, question))
-        if option.standing is OptionStanding.UNCERTAIN
+        if option.standing.is_open
         and option.score is not None
         and order(option, question)[1] < order(best, question)[1]
         and relation(best, option) != "tied"
@@ -359,9 +414,8 @@ def _tighter(points: Sequence[MeasuredLoad], best: Option, question: Question, m
     choice, now = best, question
     while True:
         bound = next(bound for bound in now.bounds if bound.metric == metric)
-        sure = surely_from(choice.point, group, bound)
-        edge = sure if sure <= bound.limit else holds_from(choice.point, metric)
-        if edge <= 0 or not math.isfinite(edge):
+        edge = max(edge for edge in _edges(choice.point, group, bound) if edge <= bound.limit)
+        if edge <= 0:
             return None
         now = now.with_limit(metric, math.nextafter(edge, -math.inf))
         next_choice = rank(points, now).best
@@ -374,21 +428,15 @@ def _tighter(points: Sequence[MeasuredLoad], best: Option, question: Question, m
 
 def _looser(points: Sequence[MeasuredLoad], best: Option | None, question: Question, bound: SloLimit) -> Flip | None:
     """The smallest bound beyond the present one at which the choice is another."""
-    worst_allowed = OptionStanding.SURE if question.strict else OptionStanding.UNCERTAIN
     events: list[tuple[float, tuple[float, float, str], Option]] = []
-    for options in weighed(points, question.with_limit(bound.metric, math.inf)):
+    for options in weighed(points, question):
         group = [option.point for option in options]
         for option in options:
-            if option.score is None or bound.metric not in option.point.readings:
-                continue
-            edges = (
-                (holds_from(option.point, bound.metric), OptionStanding.UNCERTAIN),
-                (surely_from(option.point, group, bound), OptionStanding.SURE),
-            )
-            for edge, standing in edges:
-                reached = replace(option, standing=max(standing, option.standing))
-                if bound.limit < edge < math.inf and reached.standing <= worst_allowed:
-                    events.append((edge, order(reached, question), reached))
+            for edge in _edges(option.point, group, bound):
+                if option.score is not None and bound.limit < edge < math.inf:
+                    standing, misses = judge(option.point, group, question.with_limit(bound.metric, edge))
+                    reached = replace(option, standing=standing, misses=misses)
+                    events += [(edge, order(reached, question), reached)] if _is_allowed(reached, question) else []
     leader = order(best, question) if best else (math.inf, math.inf, "")
     for edge, position, option in sorted(events, key=lambda event: event[:2]):
         if position < leader:
@@ -424,8 +472,8 @@ class Recommendation:
 
     @property
     def uncertain(self) -> tuple[Option, ...]:
-        """Those that perhaps do."""
-        return tuple(option for option in self.ranking.options if option.standing is OptionStanding.UNCERTAIN)
+        """Those of which that is open."""
+        return tuple(option for option in self.ranking.options if option.standing.is_open)
 
     @property
     def weighed(self) -> list[Option]:

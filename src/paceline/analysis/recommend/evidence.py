@@ -14,8 +14,10 @@ from paceline.core.case import Category
 from paceline.core.grouping import group_by
 from paceline.core.record import At, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.session import sessions_of
 from paceline.core.stats import resolves
 from paceline.core.tails import missing, tails
+from paceline.core.uncertainty import SEPARATE, Part, estimates
 
 Z = 1.96  # of the normal distribution, for intervals of 95 %
 UNSENT = {"saturated", "sockets", "unsent"}  # warnings of a load that the load generator itself did not manage
@@ -41,6 +43,7 @@ class MeasuredLoad:
     energy: Derived | None = None
     warnings: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
+    session: str = ""
     requests: int | None = None
 
 
@@ -68,7 +71,9 @@ class Evidence:
 def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -> list[Evidence]:
     """What these runs say, by the work they did; `text` keeps the cases that have it in their name."""
     by_work: dict[str, Evidence] = {}
-    for source in sources:
+    read = list(sources)
+    sessions = sessions_of(source.run for source in read)
+    for source in read:
         for record in source.records:
             # A configuration of a model, not a single operation.
             is_of_a_model = bool(record.case.parameters.keys() & {"model", "case"})
@@ -84,7 +89,8 @@ def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -
             if reason:
                 same.left_out.append(LeftOut(configuration, label, reason))
                 continue
-            same.points += _points(record, source.run, configuration, prices)
+            points = _points(record, source.run, configuration, prices)
+            same.points += (replace(point, session=sessions[source.run.id]) for point in points)
             if is_served:
                 same.slos.append(_slo(record))
     for same in by_work.values():
@@ -93,7 +99,7 @@ def evidence(sources: Iterable[RunRecords], prices: Prices, *, text: str = "") -
 
 
 def pooled(points: Iterable[MeasuredLoad]) -> list[MeasuredLoad]:
-    """Points of the same configuration under the same load as one, whose interval holds those of all."""
+    """Points of the same configuration under the same load as one."""
 
     def same(point: MeasuredLoad) -> tuple[object, ...]:
         load = None if point.load is None else round(point.load, 6)
@@ -117,6 +123,28 @@ def hull(readings: list[Reading]) -> Reading:
     )
 
 
+def _together(readings: list[Reading], members: list[MeasuredLoad]) -> Reading:
+    """One figure of several repeats; how far they scatter shows once there are enough of them."""
+    if any(one.is_limit or one.value <= 0 for one in readings):
+        return hull(readings)
+    parts = [
+        Part(member.session, "".join(member.runs), math.log(one.value), _own_variance(one))
+        for one, member in zip(readings, members, strict=True)
+    ]
+    estimate = estimates([parts])
+    if int(estimate.units[0]) < SEPARATE:
+        return hull(readings)
+    reading = Reading.of_logs(float(estimate.logs[0]), float(estimate.variances[0]), float(estimate.freedoms[0]))
+    return replace(reading, count=sum(one.count for one in readings))
+
+
+def _own_variance(reading: Reading) -> float:
+    """Of the logarithm, as far as one repeat itself shows it."""
+    if reading.low is None or reading.high is None or reading.low <= 0:
+        return math.nan
+    return (math.log(reading.high / reading.low) / (2.0 * Z)) ** 2
+
+
 def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
     first = members[0]
     if len(members) == 1:
@@ -125,8 +153,8 @@ def _pool(members: list[MeasuredLoad]) -> MeasuredLoad:
     energies = [one.energy for one in members if one.energy is not None]
     return replace(
         first,
-        throughput=hull([one.throughput for one in members]),
-        readings={name: hull([one.readings[name] for one in members]) for name in names},
+        throughput=_together([one.throughput for one in members], members),
+        readings={name: _together([one.readings[name] for one in members], members) for name in names},
         energy=Derived(hull([one.reading for one in energies]), energies[0].inputs) if energies else None,
         warnings=tuple(dict.fromkeys(kind for one in members for kind in one.warnings)),
         runs=tuple(dict.fromkeys(run for one in members for run in one.runs)),
@@ -220,7 +248,8 @@ def _part(part: float, count: int | None) -> Reading:
         return Reading(part)
     spread = Z * math.sqrt(part * (1.0 - part) / count + Z * Z / (4.0 * count * count))
     middle, scale = part + Z * Z / (2.0 * count), 1.0 + Z * Z / count
-    return Reading(part, max(0.0, min(part, (middle - spread) / scale)), max(part, (middle + spread) / scale))
+    low, high = max(0.0, min(part, (middle - spread) / scale)), max(part, (middle + spread) / scale)
+    return Reading(part, low, high, count=count)
 
 
 def _slo(record: Record) -> dict[str, float]:

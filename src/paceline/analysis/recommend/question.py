@@ -9,7 +9,7 @@ from typing import Literal
 
 from paceline.analysis.cost import Budget
 from paceline.core.errors import InputError, unknown
-from paceline.core.quantity import parse_duration, parse_fraction
+from paceline.core.quantity import parse_fraction, parse_latency
 
 Objective = Literal["goodput", "cost", "energy", "latency"]
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -65,7 +65,7 @@ def read_bounds(texts: Iterable[str]) -> tuple[SloLimit, ...]:
         if metric in limits:
             raise InputError("duplicate-key", f"--slo {metric} is given twice", key="--slo", value=metric)
         try:
-            limit = parse_fraction(value) if metric == ERRORS else parse_duration(value)
+            limit = parse_fraction(value) if metric == ERRORS else parse_latency(value)
         except ValueError as error:
             raise InputError("not-a-bound", str(error), where=f"--slo {name}", key="--slo", value=value) from None
         if metric != ERRORS and limit <= 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from paceline.analysis.compare.verdicts import side_of
+from paceline.analysis.compare.rounds import side_of
 from paceline.analysis.figures import unique_labels
 from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, Modes, find_changes
 from paceline.core.case import Case
