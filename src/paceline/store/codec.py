@@ -1,4 +1,4 @@
-"""Turns runs, records and samples into rows and lines of JSON, and back without losing a bit."""
+"""Turns runs, records and samples into rows and lines of JSON, and back: no bit of a number is lost, text is clean."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter
 
 from paceline.core.case import Case
+from paceline.core.json_text import check_depth
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import Run
 from paceline.core.session import machine_key
 from paceline.core.subject import Description
+from paceline.core.text import clean, clean_all
 
 RUN = ("id", "name", "status", "started_at", "ended_at", "version", "session", "command", "tags", "environment")
 RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "warnings", "conditions", "description")
@@ -32,6 +34,8 @@ _set = object.__setattr__
 _set_fields = vars(BaseModel)["__dict__"].__set__  # where a model keeps them
 _Model = TypeVar("_Model", bound=BaseModel)
 _FLOAT = "$float"  # JSON has no word for infinities and NaN
+_SURROGATE = "\\ud"  # how the JSON of one begins; earlier versions stored halves of pairs, which are not text
+_SIGNS = (_FLOAT, _SURROGATE)
 
 
 def dumps(value: Any) -> str:
@@ -43,8 +47,9 @@ def loads(text: str | bytes) -> Any:
     """The value that `dumps` was given."""
     if text in ("{}", "[]"):
         return {} if text == "{}" else []
-    marked = _FLOAT.encode() in text if isinstance(text, bytes) else _FLOAT in text
-    return json.loads(text, object_hook=_restore if marked else None)
+    marked, unclean = (sign.encode() in text if isinstance(text, bytes) else sign in text for sign in _SIGNS)
+    value = json.loads(text, object_hook=_restore if marked else None)
+    return clean_all(value) if unclean else value
 
 
 def pack(samples: Sequence[float] | NDArray[np.float64]) -> bytes:
@@ -98,7 +103,7 @@ def to_record(measurements: list[Measurement], started_at: datetime, row: Mappin
     field: the columns have types and the documents were read, so that nothing is left to check. All fields are set and
     none can be added, so that all records may share the set of their names.
     """
-    description = read(Description, row["description"])
+    description = _description(row["description"])
     fields = {
         "run_id": row["run_id"],
         "case": case(row["case"]),
@@ -128,12 +133,24 @@ def to_line(record: Record) -> str:
 
 def from_line(line: str | bytes) -> Record:
     """The record of a line; ValueError when it is not one."""
-    return Record.model_validate(loads(line))
+    try:
+        document = loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    check_depth(document)
+    return Record.model_validate(document)
 
 
 def read(kind: type[_Model], text: str) -> _Model:
     """A model from its JSON in one go; the way through Python is for what JSON has no word for."""
-    return kind.model_validate(loads(text)) if _FLOAT in text else kind.model_validate_json(text)
+    is_plain = not any(sign in text for sign in _SIGNS)
+    return kind.model_validate_json(text) if is_plain else kind.model_validate(loads(text))
+
+
+@lru_cache(maxsize=4096)
+def _description(text: str) -> Description:
+    """The cases of a sweep say the same of themselves."""
+    return read(Description, text)
 
 
 @lru_cache(maxsize=4096)
@@ -155,9 +172,9 @@ def _plain(value: Any) -> Any:
         case None | bool() | int():
             return value
         case str():
-            return str(value)
+            return clean(value)
         case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {clean(str(key)): _plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [_plain(item) for item in value]
         case np.generic() | np.ndarray():
@@ -165,7 +182,7 @@ def _plain(value: Any) -> Any:
         case date():
             return value.isoformat()
         case _:
-            return str(value)
+            return clean(str(value))
 
 
 def _restore(document: dict[str, Any]) -> Any:

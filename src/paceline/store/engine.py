@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     URL,
@@ -30,7 +32,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
+from paceline.core.files import open_private, private_directory, sync_directory
 from paceline.core.session import machine_key, sessions_of
+from paceline.core.text import clean_all
 from paceline.store import codec, spool
 from paceline.store.location import (
     DESCRIBED_SINCE,
@@ -41,7 +45,15 @@ from paceline.store.location import (
     Location,
     bad_postgres_url,
 )
-from paceline.store.reader import BUSY_SECONDS, is_read_only, load_records, load_runs, read_only_options
+from paceline.store.reader import (
+    BUSY_SECONDS,
+    UNREADABLE,
+    close_files_to_others,
+    is_read_only,
+    load_records,
+    load_runs,
+    read_only_options,
+)
 from paceline.store.schema import metadata, records, runs, schema_version, version_metadata
 from paceline.store.store import Store, ask, opening_error
 
@@ -169,7 +181,7 @@ def open_at(location: Location) -> Store:
         writes = engine.execution_options(**{_BEGIN: "IMMEDIATE"})
     try:
         ensure_newest(location, reads=reads, writes=writes, read_only=read_only)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error, *UNREADABLE) as error:  # the latter of what is damaged
         engine.dispose()
         # Without its context: a driver's own message may repeat the password that it was given.
         raise opening_error(location, error) from None
@@ -193,12 +205,13 @@ def _sqlite_engine(path: Path, read_only: bool) -> Engine:
         url = URL.create("sqlite", database=path.as_uri(), query=read_only_options(path) | {"uri": "true"})
     else:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_directory(path.parent)
         except OSError as error:
             raise StoreError(
                 f"could not make the directory {path.parent} for the store: {error.strerror}; "
                 f"name another path with --store or $PACELINE_STORE"
             ) from error
+        _make_private_file(path)
         url = URL.create("sqlite", database=str(path))
     engine = _engine(url)
 
@@ -218,6 +231,16 @@ def _sqlite_engine(path: Path, read_only: bool) -> Engine:
     return engine
 
 
+def _make_private_file(path: Path) -> None:
+    """Make a missing file before SQLite would, which gives its log the file's mode: only its user may read both."""
+    if path.exists():
+        close_files_to_others(path)
+        return
+    with suppress(OSError):  # SQLite says best what is wrong
+        os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+        sync_directory(path.parent)
+
+
 def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
     # SQLite does not wait here while another process has the file open for the first time, so we do.
     deadline = time.monotonic() + BUSY_SECONDS
@@ -231,6 +254,8 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
                     f"give the path of a Paceline store, or of a file that does not exist yet"
                 )
                 raise InputError("foreign-database", message, key="--store", value=str(path))
+            if not tables:  # can be set only before there is anything
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
@@ -254,10 +279,16 @@ def _postgres_engine(location: Location) -> Engine:
 
 
 def _engine(url: URL) -> Engine:
-    return create_engine(
+    engine = create_engine(
         url,
         json_serializer=codec.dumps,
         json_deserializer=codec.loads,
         hide_parameters=True,
         pool_pre_ping=url.get_backend_name() == "postgresql",
     )
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def clean_values(_: Connection, __: object, statement: str, values: Any, *___: object) -> tuple[str, Any]:
+        return statement, clean_all(values)
+
+    return engine

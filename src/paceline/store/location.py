@@ -16,7 +16,7 @@ from paceline.core.errors import InputError
 from paceline.core.files import data_directory
 from paceline.core.run import RunStatus
 
-REVISIONS = ("0006", "0007", "0008")  # the first is that of 0.1.0
+REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011")  # the first is that of 0.1.0
 SCHEMA_VERSION = REVISIONS[-1]
 DESCRIBED_SINCE = "0007"  # records describe themselves; older ones are described when they are migrated
 SESSIONS_SINCE = "0008"  # runs belong to sessions; older ones are assigned to theirs when they are migrated

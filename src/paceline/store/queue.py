@@ -7,8 +7,8 @@ transaction, so that a leader that dies leaves either all of it or nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from paceline.store.schema import (
     job_logs,
     jobs,
     partials,
+    quarantine,
     records,
     runs,
     tokens,
@@ -60,6 +61,20 @@ class LogRow:
 
 
 @dataclass(frozen=True)
+class QuarantineRow:
+    """An item of a report that could not be stored."""
+
+    job_id: str
+    attempt: int
+    follower: str
+    number: int  # of the item, as its follower counts them
+    kind: str
+    reason: str
+    at: datetime
+    id: int = 0  # in the store
+
+
+@dataclass(frozen=True)
 class FollowerRow:
     """A follower as it was last seen."""
 
@@ -77,6 +92,8 @@ class TokenRow:
     scopes: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    revoked_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,20 @@ class Writing:
             row = reported | {"number": last + 1, "at": lines.at, "text": lines.text}
             self._connection.execute(insert(job_logs), row)
 
+    def part(self) -> AbstractContextManager[object]:
+        """A part that can fail by itself: what it changed is undone, the rest of the transaction stays."""
+        return self._connection.begin_nested()
+
+    def quarantine(self, row: QuarantineRow, document: Mapping[str, Any]) -> None:
+        """Put an item aside; the same item again is the same row."""
+        names = ("job_id", "attempt", "follower", "number")
+        values = {"kind": row.kind, "reason": row.reason, "at": row.at, "document": document}
+        _put(self._connection, quarantine, {name: getattr(row, name) for name in names}, values)
+
+    def release(self, quarantine_id: int) -> bool:
+        """Delete an item from quarantine; False if there is none of this number."""
+        return self._connection.execute(delete(quarantine).where(quarantine.c.id == quarantine_id)).rowcount == 1
+
     def begin_run(self, run: Run) -> None:
         """Store the run of an attempt, unless it was begun already."""
         if self._connection.scalar(select(runs.c.id).where(runs.c.id == run.id)) is None:
@@ -177,15 +208,29 @@ class Writing:
 
     def put_token(self, row: TokenRow) -> None:
         """Store a token, in place of an earlier one of the same name."""
-        _put(self._connection, tokens, {"name": row.name}, vars(row) | {"scopes": list(row.scopes)})
+        values = vars(row) | {"scopes": list(row.scopes), "quotas": dict(row.quotas)}
+        _put(self._connection, tokens, {"name": row.name}, values)
 
     def revoke_token(self, name: str) -> bool:
-        """Delete a token; False if there is none of this name."""
-        return self._connection.execute(delete(tokens).where(tokens.c.name == name)).rowcount == 1
+        """Let a token count no more; False if there is none of this name that does."""
+        return self._change_token(name, revoked_at=datetime.now(UTC))
+
+    def limit_token(self, name: str, quotas: Mapping[str, float]) -> bool:
+        """Set what the jobs of a token may use; False if there is none of this name."""
+        return self._change_token(name, quotas=dict(quotas))
 
     def note(self, row: AuditRow) -> None:
         """Add an entry to the audit log."""
         self._connection.execute(insert(audit), vars(row))
+
+    def prune_audit(self, before: datetime, most: int) -> None:
+        """Delete entries of the audit log from before a time, and all but the newest so many."""
+        newest = self._connection.scalar(select(func.max(audit.c.id))) or 0
+        self._connection.execute(delete(audit).where(or_(audit.c.at < before, audit.c.id <= newest - most)))
+
+    def _change_token(self, name: str, **values: Any) -> bool:
+        this = and_(tokens.c.name == name, tokens.c.revoked_at.is_(None))
+        return self._connection.execute(update(tokens).where(this).values(**values)).rowcount == 1
 
     def _history(self, job_id: str, event: EventRow) -> None:
         self._connection.execute(insert(job_events), {"job_id": job_id, **vars(event)})
@@ -223,10 +268,12 @@ class JobQueue:
         with self._store.reading("list jobs") as connection:
             return list(connection.scalars(query))
 
-    def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
+    def counts(self, of: str | None = None) -> dict[str, int]:
+        """How many jobs are in each state; those that somebody submitted, or all."""
         with self._store.reading("count jobs") as connection:
             counted = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
+            if of is not None:
+                counted = counted.where(jobs.c.submitted_by == of)
             return {row.state: row.jobs for row in connection.execute(counted)}
 
     def events(self, job_id: str) -> list[EventRow]:
@@ -234,6 +281,15 @@ class JobQueue:
         query = select_rows(job_events, EventRow).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
         with self._store.reading(f"load the history of job '{job_id}'") as connection:
             return [EventRow(*row) for row in connection.execute(query)]
+
+    def placements(self, owner: str, since: datetime) -> list[tuple[str, EventRow]]:
+        """When jobs of somebody were given machines, and when they gave them back, the first first."""
+        query = select(job_events.c.job_id, job_events.c.at, job_events.c.kind, job_events.c.document)
+        query = query.join(jobs, jobs.c.id == job_events.c.job_id).order_by(job_events.c.id)
+        query = query.where(jobs.c.submitted_by == owner, job_events.c.at >= since)
+        query = query.where(job_events.c.kind.in_(("placed", "ended", "lost")))
+        with self._store.reading(f"load what the jobs of '{owner}' used") as connection:
+            return [(job_id, EventRow(*row)) for job_id, *row in connection.execute(query)]
 
     def acknowledged(self, job_id: str, attempt: int) -> int:
         """Up to which number an attempt's reports were taken; 0 if none was."""
@@ -250,6 +306,25 @@ class JobQueue:
         with self._store.reading(f"load the log of job '{job_id}'") as connection:
             return [LogRow(*row) for row in connection.execute(query.order_by(job_logs.c.attempt, job_logs.c.number))]
 
+    def quarantined(self, job_id: str | None = None, limit: int = 1000) -> list[QuarantineRow]:
+        """What could not be stored, of one job or of all, the newest first."""
+        query = select_rows(quarantine, QuarantineRow).order_by(quarantine.c.id.desc()).limit(limit)
+        with self._store.reading("list the quarantine") as connection:
+            of_job = query if job_id is None else query.where(quarantine.c.job_id == job_id)
+            return [QuarantineRow(*row) for row in connection.execute(of_job)]
+
+    def quarantined_item(self, quarantine_id: int) -> tuple[QuarantineRow, dict[str, Any]] | None:
+        """One row of the quarantine, with the item itself."""
+        query = select_rows(quarantine, QuarantineRow).add_columns(quarantine.c.document)
+        with self._store.reading(f"load item {quarantine_id} of the quarantine") as connection:
+            row = connection.execute(query.where(quarantine.c.id == quarantine_id)).one_or_none()
+        return None if row is None else (QuarantineRow(*row[:-1]), row[-1])
+
+    def quarantine_count(self) -> int:
+        """How many items are in quarantine."""
+        with self._store.reading("count the quarantine") as connection:
+            return connection.scalar(select(func.count()).select_from(quarantine)) or 0
+
     def followers(self) -> list[FollowerRow]:
         """Every follower that was ever seen."""
         with self._store.reading("list followers") as connection:
@@ -257,10 +332,10 @@ class JobQueue:
             return [FollowerRow(*row) for row in connection.execute(query)]
 
     def tokens(self) -> list[TokenRow]:
-        """All tokens, as digests."""
+        """All tokens that there ever were, as digests."""
         with self._store.reading("list tokens") as connection:
-            rows = connection.execute(select(tokens).order_by(tokens.c.name))
-            return [TokenRow(row.name, row.digest, tuple(row.scopes), row.created_at, row.expires_at) for row in rows]
+            rows = connection.execute(select_rows(tokens, TokenRow).order_by(tokens.c.name))
+            return [TokenRow(**row | {"scopes": tuple(row["scopes"])}) for row in map(dict, rows.mappings())]
 
     def audited(self, limit: int = 100) -> list[AuditRow]:
         """Who did what, the newest first."""
@@ -274,7 +349,10 @@ def _job_values(job: JobDocument) -> dict[str, Any]:
     return plain | {"submitted_at": datetime.fromisoformat(job["submitted_at"]), "document": dict(job)}
 
 
-def select_rows(table: Table, kind: type[EventRow | LogRow | FollowerRow | AuditRow]) -> Select[Any]:
+RowKind = type[EventRow | LogRow | QuarantineRow | FollowerRow | TokenRow | AuditRow]
+
+
+def select_rows(table: Table, kind: RowKind) -> Select[Any]:
     """The columns of a table that make such a row, in its order."""
     return select(*(table.c[field.name] for field in fields(kind)))
 

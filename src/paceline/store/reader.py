@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,17 +23,24 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.core.errors import InputError, unknown
+from paceline.core.case import Case
+from paceline.core.errors import InputError, PacelineError, StoreError, unknown
+from paceline.core.files import close_to_others
 from paceline.core.gc_pause import no_garbage
 from paceline.core.grouping import group_by
 from paceline.core.record import Measurement, PackedSamples, Record
 from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.session import machine_key
 from paceline.core.stats import Summary
+from paceline.core.text import clean_all
 from paceline.store import codec, spool
 from paceline.store.location import SCHEMA_VERSION, VERSION_TABLE, Location, status_of
 
 BUSY_SECONDS = 30
+SAMPLE_BYTES = 8
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+SAVE_THE_REST = "restore a backup, or save what is left with `paceline store check --save FILE`"
+MOST_WORDS = 300  # of what a library says, which may repeat a whole document
 WHOLE_CASE = """scope = '' AND CAST("at" AS TEXT) = '{}'"""  # neither one rank nor one point of a sweep
 LAST_ATTEMPT = """attempt = (
     SELECT max(other.attempt) FROM records AS other
@@ -47,6 +54,19 @@ _DOCUMENTS = {
     *("case", "cause", "facts", "warnings", "conditions", "description"),
     *("at", "metric", "summary"),
 }
+
+
+@contextmanager
+def naming_damage(doing: str, location: Location | None = None) -> Iterator[None]:
+    """One clear error for whatever a value that the database holds, and that nobody can have stored, leads to."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except UNREADABLE as error:
+        where = f" in the store {location.shown}" if location else ""
+        words = " ".join(str(error).split())[:MOST_WORDS]
+        raise StoreError(f"could not {doing}{where}: what is stored is damaged ({words}); {SAVE_THE_REST}") from error
 
 
 class RunRow(BaseModel):
@@ -63,6 +83,8 @@ class RunRow(BaseModel):
     ok: int
     not_ok: int
     tags: tuple[str, ...] = ()
+    pinned: bool = False
+    note: str = ""
 
     @property
     def missing(self) -> int:
@@ -118,12 +140,14 @@ def load_records(
         values,
     )
     for record_id, metric, scope, at, statistic, summary, derived_from, work, *packed in rows:
+        if packed and len(packed[0]) % SAMPLE_BYTES:
+            raise ValueError(f"the samples of record {record_id} are cut off")
         measurement = Measurement(
             metric=codec.metric(metric),
             scope=scope,
             at=codec.loads(at),
             statistic=statistic,
-            summary=partial(codec.read, Summary, summary),
+            summary=partial(_summary, record_id, summary),
             samples=PackedSamples(*packed),
             derived_from=derived_from,
             work=work,
@@ -137,6 +161,11 @@ def load_records(
         codec.to_record(of_record[record_id], _instant(started_at), dict(zip(codec.RECORD, fields, strict=True)))
         for record_id, started_at, *fields in rows
     ]
+
+
+def _summary(record_id: int, text: str) -> Summary:
+    with naming_damage(f"read a summary of record {record_id}"):
+        return codec.read(Summary, text)
 
 
 def metric_names(ask: Ask) -> list[str]:
@@ -186,7 +215,7 @@ class Reader(ABC):
 
     def runs(self, limit: int | None = 20) -> list[RunRow]:
         """The latest runs, the newest first."""
-        names = ("id", "name", "status", "started_at", "ended_at", "tags", "runner")
+        names = ("id", "name", "status", "started_at", "ended_at", "tags", "runner", "pinned", "note")
         newest = _NEWEST_FIRST if limit is None else f"{_NEWEST_FIRST} LIMIT {limit}"
         done = f"SELECT count(*) FROM records WHERE run_id = runs.id AND {LAST_ATTEMPT} AND outcome"
         query = (
@@ -195,7 +224,24 @@ class Reader(ABC):
         )
         with self.asking("list the runs") as ask:
             rows = [_run_fields((*names, "cases", "ok", "not_ok"), row) for row in ask(query, {})]
-        return [RunRow.model_validate(row) for row in rows]
+            return [RunRow.model_validate(row) for row in rows]
+
+    def durations(self, limit: int) -> list[tuple[Case, float]]:
+        """The seconds of the latest cases that succeeded, the oldest of them first."""
+        newest = f"WHERE outcome = 'ok' ORDER BY id DESC LIMIT {limit}"
+        with self.asking("read what cases took") as ask:
+            rows = list(ask(f'SELECT CAST("case" AS TEXT), seconds FROM records {newest}', {}))
+            return [(codec.case(text), seconds) for text, seconds in reversed(rows)]
+
+    def glances(self, run_ids: Sequence[str]) -> dict[str, RunRecords]:
+        """These runs without planned cases and samples, with the last attempt at each case and its whole figures."""
+        some, names = _named("run", run_ids)
+        with self.asking("look at runs") as ask, no_garbage():
+            which = f"run_id IN ({names}) AND {LAST_ATTEMPT}"
+            records = load_records(ask, which, some, samples=False, measured=WHOLE_CASE)
+            of_run = group_by(records, lambda record: record.run_id)
+            runs = load_runs(ask, f"id IN ({names})", some)
+            return {run.id: RunRecords.model_construct(run=run, records=of_run.get(run.id, [])) for run in runs}
 
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""
@@ -264,7 +310,7 @@ class Reader(ABC):
             ]
 
     def find_run(self, text: str) -> str:
-        """The id of the run that a person means by `last`, an id, or the unambiguous beginning of one."""
+        """The id of the run that a person means by `last`, an id, the beginning of one, or a tag that no other has."""
         with self.asking("find a run") as ask:
             return self._find_run(ask, text)
 
@@ -282,15 +328,18 @@ class Reader(ABC):
                 message = f"no last run: the store {self.location.shown} is empty; `paceline run` fills it"
                 raise InputError("empty-store", message, value=self.location.shown)
             return str(newest[0])
-        run_ids = _all_ids(ask)
-        matches = [run_id for run_id in run_ids if text and run_id.startswith(text)]
+        rows = ask(f"SELECT id, CAST(tags AS TEXT) FROM runs {_NEWEST_FIRST}", {})
+        tags: dict[str, list[str]] = {run_id: codec.loads(document) for run_id, document in rows}
+        matches, what = [run_id for run_id in tags if text and run_id.startswith(text)], "beginning"
+        if not matches:
+            matches, what = [run_id for run_id, its in tags.items() if text in its], "tag"
         if text in matches or len(matches) == 1:
             return text if text in matches else matches[0]
         if not matches:
-            raise unknown("run", text, run_ids)
+            raise unknown("run", text, {*tags, *chain.from_iterable(tags.values())})
         more = f" and {len(matches) - 10} more" if len(matches) > 10 else ""
         listed = f"{', '.join(matches[:10])}{more}"
-        message = f"'{text}' is the beginning of {len(matches)} runs: {listed}; type more of yours"
+        message = f"'{text}' is the {what} of {len(matches)} runs: {listed}; type more of the id of yours"
         raise InputError("ambiguous-run", message, value=text)
 
 
@@ -317,10 +366,14 @@ class FileReader(Reader):
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
+        def ask(query: str, values: dict[str, Any]) -> sqlite3.Cursor:
+            return self._connection.execute(query, clean_all(values))
+
         try:
             self._connection.execute("BEGIN")
             try:
-                yield self._connection.execute
+                with naming_damage(doing, self.location):
+                    yield ask
             finally:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
@@ -337,18 +390,26 @@ def open_file(location: Location) -> FileReader | None:
     if location.path is None or any(spool.is_ours(path) for path in location.spools):
         return None
     options = read_only_options(location.path) if is_read_only(location.path) else {"mode": "rw"}
+    close_files_to_others(location.path)
     try:
         connection = sqlite3.connect(
             f"{location.path.as_uri()}?{urlencode(options)}", timeout=BUSY_SECONDS, isolation_level=None, uri=True
         )
     except sqlite3.Error:
         return None
-    with suppress(sqlite3.Error):
+    with suppress(sqlite3.Error, UnicodeDecodeError):  # the latter where the schema itself is damaged
         connection.execute("PRAGMA query_only = ON")
         if connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMA_VERSION,)]:
             return FileReader(location, connection)
     connection.close()
     return None
+
+
+def close_files_to_others(path: Path) -> None:
+    """Let only its user read a store, whatever made it earlier allowed."""
+    for file in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
+        with suppress(OSError):
+            close_to_others(file)
 
 
 def is_read_only(path: Path) -> bool:

@@ -32,7 +32,7 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
 # SQLite numbers rows by itself only in a column of exactly this type.
 RowNumber = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
-# JSON, not JSONB: PostgreSQL keeps its text as written, so that -0.0, 1e22 and \u0000 come back as they were.
+# JSON, not JSONB: PostgreSQL keeps its text as written, so that -0.0 and 1e22 come back as they were.
 Document = sa.JSON(none_as_null=True)
 
 metadata = sa.MetaData()
@@ -61,6 +61,8 @@ runs = sa.Table(
     sa.Column("tags", Document, nullable=False, server_default="[]"),
     sa.Column("environment", Document, nullable=False),
     sa.Column("runner", Document, nullable=False),
+    sa.Column("pinned", sa.Boolean, nullable=False, server_default=sa.false()),  # nothing deletes it
+    sa.Column("note", sa.Text, nullable=False, server_default=""),
 )
 
 cases = sa.Table(
@@ -172,6 +174,21 @@ job_logs = sa.Table(
     sa.Index("ix_job_logs_told", "job_id", "attempt", "follower", "told", unique=True),
 )
 
+quarantine = sa.Table(
+    "quarantine",
+    metadata,
+    sa.Column("id", RowNumber, primary_key=True),
+    sa.Column("job_id", sa.Text, sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("follower", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),  # of the item in the attempt, as its follower counts them
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),  # why it could not be stored
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("document", Document, nullable=False),  # the item
+    sa.UniqueConstraint("job_id", "attempt", "follower", "number", name="one_row_per_item"),
+)
+
 followers = sa.Table(
     "followers",
     metadata,
@@ -188,6 +205,8 @@ tokens = sa.Table(
     sa.Column("scopes", Document, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("expires_at", UtcDateTime),
+    sa.Column("quotas", Document, nullable=False, server_default="{}"),
+    sa.Column("revoked_at", UtcDateTime),  # such a row stays: a leader that ever had a token lets nobody in without one
 )
 
 audit = sa.Table(

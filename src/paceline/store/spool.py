@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from paceline.core.errors import StoreError
+from paceline.core.files import append_synced, open_private, private_directory, sync_directory
 from paceline.core.record import Record
 from paceline.store.codec import from_line, to_line
 
@@ -26,7 +27,7 @@ def keep(record: Record, spools: Sequence[Path]) -> Path:
     refusals = []
     for path in spools:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_directory(path.parent)
             _append(path, line)
             return path
         except OSError as error:
@@ -66,7 +67,7 @@ def import_records(path: Path, add: Callable[[Record], None]) -> tuple[int, list
                 file.flush()
                 os.fsync(fresh_descriptor)
             Path(fresh).replace(path)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return len(lines) - len(left), refusals
 
 
@@ -81,7 +82,7 @@ def is_ours(path: Path) -> bool:
 @contextmanager
 def _locked(path: Path, flags: int) -> Iterator[int]:
     while True:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_private(path, flags | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
@@ -100,21 +101,9 @@ def _append(path: Path, line: bytes) -> None:
         size = os.fstat(descriptor).st_size
         # A process that died while it wrote left half a line; it must not spoil this one.
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        data, offset = b"\n" + line if torn else line, size
         try:
-            while data:
-                written = os.pwrite(descriptor, data, offset)
-                data, offset = data[written:], offset + written
-            os.fsync(descriptor)
+            append_synced(descriptor, b"\n" + line if torn else line)
         except OSError:
             os.ftruncate(descriptor, size)
             raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)

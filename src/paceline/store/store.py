@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, text, update
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+    StatementError,
+)
 
 from paceline.core.benchmark import described
 from paceline.core.case import Case
@@ -24,7 +33,7 @@ from paceline.core.session import machine_key, session_of
 from paceline.store import codec, location, spool
 from paceline.store.location import Location
 from paceline.store.queue import JobQueue, Writing
-from paceline.store.reader import Ask, Reader, load_runs
+from paceline.store.reader import MOST_WORDS, SAVE_THE_REST, Ask, Reader, load_runs, naming_damage
 from paceline.store.schema import cases, measurements, partials, records, runs
 
 # What a database's message contains, and what to do about it.
@@ -36,8 +45,14 @@ _REMEDIES = {
     "readonly": "open it where you may write, or copy it there",
     "unable to open": "check that the directory exists and that you may write there",
     "not a database": "give the path of a Paceline store, or of a file that does not exist yet",
-    "malformed": "restore it from a copy, or save what is left with `sqlite3 FILE .recover`",
+    "malformed": SAVE_THE_REST,
+    "could not decode": SAVE_THE_REST,
+    "codec can't decode": SAVE_THE_REST,
 }
+
+
+class NeverBegun(StoreError):
+    """A record or a change is of a run that the store does not have."""
 
 
 class Store(Reader):
@@ -211,21 +226,49 @@ class Store(Reader):
     @contextmanager
     def reading(self, doing: str) -> Iterator[Connection]:
         """A transaction that only reads."""
-        with self._failing_as_store_error(doing), self._reads.connect() as connection:
+        with (
+            self._failing_as_store_error(doing),
+            self._reads.connect() as connection,
+            naming_damage(doing, self.location),
+        ):
             yield connection
+
+    @contextmanager
+    def maintaining(self, doing: str) -> Iterator[Callable[[str], list[Any]]]:
+        """Statements that are each a transaction of their own."""
+        if self.location.path is None:
+            with self._failing_as_store_error(doing), self._writes.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                yield lambda statement: [connection.execute(text(statement)).rowcount]
+        else:
+            with self.driver(doing) as driver:
+                yield lambda statement: driver.execute(statement).fetchall()
+
+    @contextmanager
+    def driver(self, doing: str) -> Iterator[sqlite3.Connection]:
+        """SQLite's own connection, for what only it can do."""
+        with self._failing_as_store_error(doing):
+            pooled = self._writes.raw_connection()
+        try:
+            driver: sqlite3.Connection = pooled.driver_connection  # type: ignore[assignment]
+            yield driver
+        except sqlite3.Error as error:
+            raise store_error(doing, self.location, error) from error
+        finally:
+            pooled.close()
 
     @contextmanager
     def _failing_as_store_error(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:  # some come past SQLAlchemy
             raise store_error(doing, self.location, error) from error
 
     def _lock(self, connection: Connection, run_id: str) -> Environment:
         """Let one writer at a time change a run, of which SQLite lets in only one anyway; returns its environment."""
         row = connection.execute(select(runs.c.environment).where(runs.c.id == run_id).with_for_update()).one_or_none()
         if row is None:
-            raise StoreError(f"run '{run_id}' is not in the store {self.location.shown}: it was never begun there")
+            raise NeverBegun(f"run '{run_id}' is not in the store {self.location.shown}: it was never begun there")
         return Environment.read(row.environment)
 
 
@@ -241,6 +284,17 @@ def _is_the_records_fault(error: SQLAlchemyError) -> bool:
     if isinstance(error, DBAPIError):
         return isinstance(error, IntegrityError | DataError)
     return isinstance(error, StatementError)
+
+
+def is_the_contents_fault(error: Exception) -> bool:
+    """Whether something could not be stored because of what it is, as far as can be known: others may be stored.
+
+    A database that is gone, locked or full refuses everything; a second leader is no fault of a report.
+    """
+    if isinstance(error, StoreError) and not isinstance(error, NeverBegun):
+        cause = error.__cause__
+        return isinstance(cause, SQLAlchemyError) and is_the_contents_fault(cause)
+    return not isinstance(error, OSError | MemoryError | OperationalError | InterfaceError)
 
 
 def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:
@@ -268,7 +322,7 @@ def _interrupted_record(rows: Sequence[Row[Any]]) -> Record:
 def reason(error: Exception) -> str:
     """The database's own message in one line, without statements or parameters."""
     message = str(error.orig) if isinstance(error, StatementError) and error.orig else str(error)
-    return " ".join(message.split()) or type(error).__name__
+    return " ".join(message.split())[:MOST_WORDS] or type(error).__name__
 
 
 def remedy(error: Exception, location: Location) -> str:

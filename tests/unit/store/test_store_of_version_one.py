@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import re
 import subprocess
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from paceline.core.case import current_names
 from paceline.core.run import RunRecords
 from paceline.report.export import EXPORTS
 from paceline.report.run.document import to_markdown
@@ -57,8 +60,18 @@ def test_every_record_says_what_it_is(of_file: RunRecords) -> None:
 
 
 def test_text_exports_are_unchanged(of_file: RunRecords) -> None:
-    for name in ("csv", "mlperf", "openmetrics"):
+    for name in ("mlperf", "openmetrics"):
         assert EXPORTS.get(name).render(of_file) == kept(name), name
+    before, after = (list(csv.DictReader(io.StringIO(text))) for text in (kept("csv"), rendered(of_file, "csv")))
+    for old, new in zip(before, after, strict=True):
+        named = current_names(old["benchmark"], json.loads(old.pop("parameters")))
+        assert json.loads(new.pop("parameters")) == named
+        assert new == old
+
+
+def rendered(records: RunRecords, name: str) -> str:
+    text = EXPORTS.get(name).render(records)
+    return text if isinstance(text, str) else text.decode()
 
 
 def without_intervals(page: str) -> list[str]:
@@ -99,6 +112,8 @@ def test_json_lines_have_more_fields_and_the_same_in_the_old_ones(of_file: RunRe
         assert new.keys() - old.keys() == NEW_FIELDS
         assert new["case"].pop("expected") is None
         assert new["case"].pop("position") is None
+        assert new["case"].pop("memory_limit") is None
+        old["case"]["parameters"] = current_names(old["case"]["benchmark"], old["case"]["parameters"])
         assert {name: new[name] for name in old if name != "run"} == {name: old[name] for name in old if name != "run"}
 
 
@@ -107,6 +122,7 @@ def test_pytest_benchmark_differs_in_how_timers_are_joined(of_file: RunRecords) 
         document = json.loads(text)
         for benchmark in document["benchmarks"]:
             benchmark["options"].pop("timer")
+            benchmark["params"] = current_names(benchmark["group"], benchmark["params"])
         document.pop("datetime", None)
         return document
 

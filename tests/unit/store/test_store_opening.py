@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from datetime import UTC, datetime
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import cast
@@ -23,6 +24,7 @@ from paceline.core.errors import InputError, StoreError
 from paceline.store import codec, default_url, location, open_reader, open_store, schema
 from paceline.store.engine import _use_write_ahead_log, migration_config, open_at
 from paceline.store.location import locate
+from paceline.store.queue import AuditRow, TokenRow
 from support.postgres import PASSWORD, PostgresServer
 from support.refused import refused
 from support.store_samples import a_record, a_run, as_of_first_release
@@ -212,6 +214,27 @@ def test_a_store_of_the_first_release_is_migrated_with_its_data(url: str) -> Non
     engine.dispose()
 
 
+def test_a_token_that_was_revoked_in_an_earlier_version_stays_known(url: str) -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with open_store(url) as store, store.queue.writing("note who did what") as writing:
+        writing.put_token(TokenRow("valid", "digest", ("read",), at, None))
+        for what, name, outcome in (
+            ("token revoke", "by-hand", "ok"),
+            ("DELETE /api/v1/tokens/over-http", "over-http", "204"),
+            ("DELETE /api/v1/tokens/absent", "absent", "404"),
+            ("token create", "made", "ok"),
+            ("token revoke", "valid", "ok"),  # it was made again later
+            ("token revoke", "by-hand", "ok"),
+        ):
+            writing.note(AuditRow(at, "boss", what, name, outcome))
+    engine = engine_of(url)
+    as_of_first_release(engine)
+    engine.dispose()
+    with open_store(url) as store:
+        states = [(row.name, row.revoked_at) for row in store.queue.tokens()]
+    assert states == [("by-hand", at), ("over-http", at), ("valid", None)]
+
+
 @pytest.mark.parametrize(("version", "todo"), [("0005", "open it with Paceline 0.1.0 first"), ("9999", "upgrade")])
 def test_a_store_from_before_the_first_release_or_of_a_newer_version_is_refused(
     url: str, version: str, todo: str
@@ -286,6 +309,7 @@ def test_a_store_that_may_only_be_read_is_read(open_directory: Path) -> None:
     path = open_directory / "100% #.db"
     with open_store(path) as store:
         store.begin(a_run())
+    path.chmod(0o644)  # as somebody does who shares it
     protect(open_directory)
     script = AS_A_USER + (
         "store = open_store(sys.argv[1]); print(store.find_run('last'), len(store.load('run-1').run.cases))\n"

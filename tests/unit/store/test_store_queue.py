@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -112,7 +113,18 @@ def test_followers_tokens_and_the_audit_log(store: Store) -> None:
     with store.queue.writing("clean up") as writing:
         assert writing.revoke_token("ci")
         assert not writing.revoke_token("ci")
-    assert store.queue.tokens() == []
+    (revoked,) = store.queue.tokens()
+    assert revoked.revoked_at is not None, "that there was one is never forgotten"
+    assert replace(revoked, revoked_at=None) == token
+
+
+@pytest.mark.parametrize(("before", "most", "left"), [(2, 99, ["2", "3", "4"]), (0, 2, ["3", "4"]), (9, 99, [])])
+def test_the_audit_log_is_pruned_by_age_and_by_count(store: Store, before: int, most: int, left: list[str]) -> None:
+    with store.queue.writing("set up") as writing:
+        for number in range(5):
+            writing.note(AuditRow(AT + timedelta(days=number), str(number), "submit", "job", "ok"))
+        writing.prune_audit(AT + timedelta(days=before), most)
+    assert [row.who for row in reversed(store.queue.audited())] == left
 
 
 def test_a_change_may_have_no_history(store: Store) -> None:
