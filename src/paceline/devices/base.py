@@ -97,8 +97,7 @@ class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
     is_accelerator: ClassVar[bool] = True  # has memory and time of its own: work is issued to it, and waited for
-    boost_seconds: ClassVar[float] = 2.0  # after a rest, how long it may run above the pace that it can sustain
-    settling_seconds: ClassVar[float] = 2.5  # the least warm-up: at its power limit a device takes seconds to settle
+    boost_seconds: ClassVar[float] = 2.5  # after a rest, how long it may run above the pace that it can sustain
     supports_graphs: ClassVar[bool] = False  # a step can be recorded once and replayed with one launch
     graph_name: ClassVar[str] = "graph"
     collective_backend: ClassVar[str] = "gloo"  # of torch.distributed, between devices of this kind

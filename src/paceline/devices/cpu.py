@@ -40,7 +40,6 @@ class CpuKind(DeviceKind):
     noun = "CPU"
     is_accelerator = False
     boost_seconds = 28.0  # the usual window over which a processor averages its power before turbo ends
-    settling_seconds = 0.5
 
     def count(self) -> int:
         return 1

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from paceline.core.probe import ROOT, read_int, read_table, read_text
+from paceline.core.probe import ROOT, attempt, parse_size, read_int, read_table, read_text
 
 _UNLIMITED = 2**60  # version 1 writes "no limit" as the largest whole page
 
 
-def _folders(root: Path, controller: str) -> list[tuple[Path, bool]]:
+def cgroup_folders(root: Path, controller: str) -> list[tuple[Path, bool]]:
     """Folders that bind this process, innermost first, each with whether it is of version 2.
 
     Inside a container the path may be one that only the host can see; then its missing folders are passed over
@@ -39,7 +39,7 @@ def _folders(root: Path, controller: str) -> list[tuple[Path, bool]]:
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Cores' worth of time per period, the tightest of all enclosing groups."""
     quotas: list[float] = []
-    for folder, second in _folders(root, "cpu"):
+    for folder, second in cgroup_folders(root, "cpu"):
         if second:
             words = (read_text(folder / "cpu.max") or "").split()
             if len(words) == 2 and words[0] != "max":
@@ -53,7 +53,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 def cpu_stopped(root: Path = ROOT) -> float | None:
     """Seconds for which the innermost group was stopped because its quota was spent."""
-    for folder, _ in _folders(root, "cpu"):
+    for folder, _ in cgroup_folders(root, "cpu"):
         table = read_table(folder / "cpu.stat")
         if "throttled_usec" in table:
             return int(table["throttled_usec"]) / 1e6
@@ -65,24 +65,47 @@ def cpu_stopped(root: Path = ROOT) -> float | None:
 def memory_limit(root: Path = ROOT) -> tuple[int, int | None] | None:
     """The tightest limit in bytes and how much of it is taken beyond reclaimable file pages; None for no limit."""
     tightest: tuple[int, int | None] | None = None
-    for folder, second in _folders(root, "memory"):
+    for folder, second in cgroup_folders(root, "memory"):
         limit = read_int(folder / ("memory.max" if second else "memory.limit_in_bytes"))
         if limit is None or limit >= _UNLIMITED or (tightest and tightest[0] <= limit):
             continue
-        used = read_int(folder / ("memory.current" if second else "memory.usage_in_bytes"))
-        table = read_table(folder / "memory.stat")
-        cached = int(table.get("inactive_file") or table.get("total_inactive_file") or 0)
-        tightest = (limit, max(0, used - cached) if used is not None else None)
+        tightest = (limit, memory_used(folder, second=second))
     return tightest
+
+
+def memory_used(folder: Path, *, second: bool) -> int | None:
+    """Bytes that a control group takes beyond reclaimable file pages; `second` is whether it is of version 2."""
+    used = read_int(folder / ("memory.current" if second else "memory.usage_in_bytes"))
+    table = read_table(folder / "memory.stat")
+    cached = int(table.get("inactive_file") or table.get("total_inactive_file") or 0)
+    return max(0, used - cached) if used is not None else None
+
+
+def available_memory(root: Path = ROOT) -> int | None:
+    """Bytes that the machine can still hand out, whatever the control group allows."""
+    return attempt(lambda: parse_size(read_table(root / "proc/meminfo", limit=256)["MemAvailable"]))
+
+
+def free_memory(root: Path = ROOT) -> int | None:
+    """Bytes that processes here can still take: of the machine, or of the control group if that is less."""
+    available = available_memory(root)
+    limit = memory_limit(root)
+    left = [limit[0] - limit[1]] if limit is not None and limit[1] is not None else []
+    return min([*left, *([available] if available is not None else [])], default=None)
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
     """Processes of the innermost group that the kernel has killed for want of memory, its own or the machine's."""
-    for folder, second in _folders(root, "memory"):
-        count = read_table(folder / ("memory.events" if second else "memory.oom_control")).get("oom_kill", "")
-        if count.isdecimal():
-            return int(count)
+    for folder, second in cgroup_folders(root, "memory"):
+        if (count := memory_kills_in(folder, second=second)) is not None:
+            return count
     return None
+
+
+def memory_kills_in(folder: Path, *, second: bool) -> int | None:
+    """The same of one group."""
+    count = read_table(folder / ("memory.events" if second else "memory.oom_control")).get("oom_kill", "")
+    return int(count) if count.isdecimal() else None
 
 
 _VENDORS = {

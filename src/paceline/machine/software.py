@@ -18,6 +18,7 @@ from typing import Any
 
 from paceline.core.environment import Git, Software
 from paceline.core.probe import attempt, read_text
+from paceline.core.text import clean
 from paceline.devices import accelerators
 from paceline.version import VERSION
 
@@ -41,12 +42,12 @@ def homes(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def scrub(text: str, home_folders: Sequence[str] | None = None) -> str:
-    """The text without home folders, URL credentials and assigned secrets."""
+    """The text without home folders, URL credentials and assigned secrets, and clean."""
     text = _URL_CREDENTIALS.sub(r"\1", text)
     text = _SECRET_ASSIGNMENT.sub(r"\1=...", text)
     for home in homes() if home_folders is None else home_folders:
         text = re.sub(re.escape(home) + r"(?![\w-])", "~", text)
-    return text
+    return clean(text)
 
 
 def scrub_all(value: Any, home_folders: Sequence[str] | None = None) -> Any:

@@ -9,24 +9,30 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from paceline.core.benchmark import Progress
 from paceline.core.case import Case
 from paceline.core.interrupt import check_interrupts, signal_name
 from paceline.core.metric import Metric
 from paceline.core.ports import free_port
 from paceline.core.probe import ROOT, read_table
-from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Result, merge_ranks
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, RecordWarning, Result, merge_ranks
 from paceline.machine import container
 from paceline.runner import stacks
+from paceline.runner.case_log import CaseLog
 from paceline.runner.channel import Channel
+from paceline.runner.control_group import ControlGroup
 from paceline.runner.fork_client import ServerLost, ServerTimeout, WarmServer
 from paceline.runner.fork_server import kill_groups
+from paceline.runner.memory_watch import MemoryWatch
+
+KERNEL = "the kernel"
+MOST_NAMES = 10  # of processes in a warning
 
 
 @dataclass(frozen=True)
@@ -39,19 +45,23 @@ class MemoryKills:
     def killer_since(self, before: MemoryKills) -> str:
         """Who has killed a process here that was ended by SIGKILL, for a message; empty if it was not for memory."""
         if self.group is not None and before.group is not None:
-            return "the kernel" if self.group > before.group else ""
+            return KERNEL if self.group > before.group else ""
         return "probably the kernel" if self.machine > before.machine else ""
 
 
-def kills_for_memory(root: Path = ROOT) -> MemoryKills:
-    """The counts as they are now."""
+def kills_for_memory(root: Path = ROOT, group: ControlGroup | None = None) -> MemoryKills:
+    """The counts as they are now; those of the cases' own group, where they have one."""
     machine = read_table(root / "proc/vmstat").get("oom_kill", "")
-    return MemoryKills(container.memory_kills(root), int(machine) if machine.isdecimal() else 0)
+    count = group.memory_kills() if group is not None and group.folders else None
+    return MemoryKills(
+        container.memory_kills(root) if count is None else count, int(machine) if machine.isdecimal() else 0
+    )
 
 
 LINGER_SECONDS = 10.0  # a rank that has sent its result may take this long to leave
 AFTERMATH_SECONDS = 1.0  # how long to listen, after a failure, for the failure that caused it
-LOG_TAIL = 2000
+LOOK_SECONDS = 0.2
+CUT_SECONDS = 0.02  # between two looks at a log that grows fast
 
 # What a rank says when another one is gone: a consequence, not a cause.
 _CONSEQUENCES = (
@@ -89,6 +99,7 @@ class CaseEnd:
     failure: Failure | None = None
     samples: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # of the first rank: metric, unit
     startup_seconds: float | None = None  # from the order to the first line of the case's own code
+    warnings: list[RecordWarning] = field(default_factory=list)  # of what a case did besides measuring
 
     def keep(self, progress: Mapping[str, Any]) -> None:
         """Remember what was measured, in case there will be no result."""
@@ -119,7 +130,26 @@ class CaseEnd:
             merged = Result(measurements=partial)
         if self.startup_seconds is not None:
             merged.facts["startup_seconds"] = self.startup_seconds
+        merged.warnings += self.warnings
         return merged
+
+
+class _Failed(BaseModel):
+    outcome: Outcome
+    cause: Cause
+    at: float
+
+
+class _RankMessage(BaseModel):
+    """What the process of a rank may send: one of these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    started: float | None = None
+    progress: Progress | None = None
+    kept: Result | None = None
+    result: Result | None = None
+    failed: _Failed | None = None
 
 
 @dataclass
@@ -135,6 +165,10 @@ class _Rank:
     ended: bool = False
     killed: bool = False
     started_at: float = 0.0
+    strange: int = 0  # messages that cannot be read
+
+    def __post_init__(self) -> None:
+        self.output = CaseLog(self.log)
 
     @property
     def is_open(self) -> bool:
@@ -156,7 +190,8 @@ class CaseExecution:
     on_failure: Callable[[], None] = lambda: None  # of the first rank that fails here, as soon as it is known
     _ranks: list[_Rank] = field(default_factory=list, init=False)
     _end: CaseEnd = field(default_factory=CaseEnd, init=False)
-    _memory_kills: MemoryKills = field(default_factory=kills_for_memory, init=False)
+    _memory_kills: MemoryKills = field(init=False)
+    _memory: MemoryWatch = field(init=False)  # from the start of the ranks on
 
     def run(self, imports: tuple[str, ...]) -> CaseEnd:
         """Start the ranks, watch them, and return when all of them are gone."""
@@ -180,10 +215,18 @@ class CaseExecution:
         failures = [rank.failure for rank in self._ranks if rank.failure is not None]
         if failures:
             self._end.failure = min(failures, key=lambda failure: failure.order)
+            self._end.failure = self._blame_memory(self._end.failure)
         self._end.results = {rank.rank: rank.result for rank in self._ranks if rank.result is not None}
+        self._end.warnings = self._warnings()
         return self._end
 
     def _start(self, folder: Path, deadline: float) -> None:
+        self.server.escaped.clear()
+        shares = int(next(iter(self.ranks.values())).get("LOCAL_WORLD_SIZE", len(self.ranks)))
+        is_local = self.case.origin == "local"
+        limit, share = self.case.memory_limit, len(self.ranks) / shares
+        self._memory = MemoryWatch(self.server.group, limit, share, is_local=is_local)
+        self._memory_kills = kills_for_memory(group=self.server.group)
         for rank, environment in self.ranks.items():
             log = folder / f"rank{rank}.log"
             ordered_at = time.monotonic()
@@ -210,7 +253,9 @@ class CaseExecution:
                 check_interrupts()
                 now = time.monotonic()
                 self._enforce(now, deadline)
-                for key, _ in selector.select(timeout=min(0.2, max(0.0, deadline - now) + 0.001)):
+                cuts = [rank.output.cut() for rank in self._ranks]
+                look = CUT_SECONDS if any(cuts) else LOOK_SECONDS
+                for key, _ in selector.select(timeout=min(look, max(0.0, deadline - now) + 0.001)):
                     if key.data is not None and not self._hear(key.data):
                         selector.unregister(key.fileobj)
                 ends = self.server.poll_ends()
@@ -224,28 +269,35 @@ class CaseExecution:
                         self._fail(rank, self._death(rank, ends[rank.pid]))
 
     def _hear(self, rank: _Rank) -> bool:
-        """Take one message of a rank; False when it has closed its end."""
-        received = rank.channel.receive()
-        if received is None:
+        """Take one packet of a rank; False when it has closed its end."""
+        try:
+            received = rank.channel.read_packet()
+        except EOFError:
             return False
-        message, _ = received
-        if "started" in message:
-            if self._end.startup_seconds is None:
-                self._end.startup_seconds = message["started"] - rank.started_at
-        elif "progress" in message:
-            if rank is self._ranks[0]:
-                self._end.keep(message["progress"])
-                self.on_progress(message["progress"])
-        elif "kept" in message:
-            rank.fallback = Result.model_validate(message["kept"])
-        elif "result" in message:
-            rank.result = Result.model_validate(message["result"])
-            rank.result_at = time.monotonic()
-        elif "failed" in message:
-            failed = message["failed"]
-            cause = Cause.model_validate(failed["cause"]).model_copy(update={"rank": self._shown(rank.rank)})
-            self._fail(rank, Failure(rank.rank, Outcome(failed["outcome"]), cause, failed["at"]))
+        if received is not None:
+            message, descriptors = received
+            for descriptor in descriptors:
+                os.close(descriptor)
+            try:
+                self._take(rank, _RankMessage.model_validate(message))
+            except ValidationError:
+                rank.strange += 1
         return True
+
+    def _take(self, rank: _Rank, message: _RankMessage) -> None:
+        if message.started is not None and self._end.startup_seconds is None:
+            self._end.startup_seconds = message.started - rank.started_at
+        if message.progress is not None and rank is self._ranks[0]:
+            self._end.keep(vars(message.progress))
+            self.on_progress(vars(message.progress))
+        if message.kept is not None:
+            rank.fallback = message.kept
+        if message.result is not None:
+            rank.result = message.result
+            rank.result_at = time.monotonic()
+        if message.failed is not None:
+            cause = message.failed.cause.model_copy(update={"rank": self._shown(rank.rank)})
+            self._fail(rank, Failure(rank.rank, message.failed.outcome, cause, message.failed.at))
 
     def _fail(self, rank: _Rank, failure: Failure) -> None:
         if rank.failure is not None:  # a sleep that ends because the rank was asked where it is, say
@@ -266,10 +318,10 @@ class CaseExecution:
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             message = f"the process was ended by {signal_name(number)}"
-            killer = kills_for_memory().killer_since(self._memory_kills) if number == signal.SIGKILL else ""
+            killer = self._killer_for_memory() if number == signal.SIGKILL else ""
             if killer:
                 outcome, kind = Outcome.OUT_OF_MEMORY, CauseKind.HOST_MEMORY
-                message = f"{killer} killed the process because the host's memory ran out; use a smaller batch"
+                message = f"{killer} killed the process because {self._memory.reason()}"
             elif number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 kind = CauseKind.INTERRUPTED
                 message += " from outside; --resume measures it again"
@@ -277,7 +329,7 @@ class CaseExecution:
                 message += ": native code crashed; the last lines it wrote are below"
         else:
             message = f"the process exited with code {os.WEXITSTATUS(status)} before it had a result"
-        cause = Cause(kind=kind, message=message, detail=_tail(rank.log), rank=self._shown(rank.rank))
+        cause = Cause(kind=kind, message=message, detail=rank.output.excerpt(), rank=self._shown(rank.rank))
         return Failure(rank.rank, outcome, cause, time.monotonic())
 
     def _enforce(self, now: float, deadline: float) -> None:
@@ -292,13 +344,19 @@ class CaseExecution:
                 doing = f": {where}" if where is not None else ""
                 remedy = "raise it with --timeout, or make the case smaller"
                 message = f"not done after {self.case.timeout:g} s{doing}; {remedy}"
-                detail = "\n".join(text for text in (where.stack if where else "", _tail(rank.log)) if text)
+                detail = "\n".join(text for text in (where.stack if where else "", rank.output.excerpt()) if text)
                 cause = Cause(kind=CauseKind.TIMEOUT, message=message, detail=detail, rank=self._shown(rank.rank))
                 self._fail(rank, Failure(rank.rank, Outcome.TIMEOUT, cause, now))
             self._kill(self._ranks)
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
                     rank.ended = True
+        elif self._memory.is_exceeded(now, self.server.pid):
+            message = f"it was ended because {self._memory.reason()}"
+            for rank in (rank for rank in self._ranks if rank.is_open):
+                cause = Cause(kind=CauseKind.HOST_MEMORY, message=message, rank=self._shown(rank.rank))
+                self._fail(rank, Failure(rank.rank, Outcome.OUT_OF_MEMORY, cause, now))
+            self._kill(self._ranks)
         elif self.abort() or (failures and now >= min(f.at for f in failures) + AFTERMATH_SECONDS):
             self._kill(self._ranks)
         else:
@@ -322,6 +380,32 @@ class CaseExecution:
                 self._fail(rank, failure(rank.rank))
             rank.ended = True
 
+    def _killer_for_memory(self) -> str:
+        return kills_for_memory(group=self.server.group).killer_since(self._memory_kills)
+
+    def _blame_memory(self, failure: Failure) -> Failure:
+        """A case fails in many ways when the kernel has killed not its rank, but something that this had started."""
+        is_ours = bool(self.server.group.folders)  # otherwise it may have been a process of somebody else
+        if failure.outcome is not Outcome.FAILED or not is_ours or self._killer_for_memory() != KERNEL:
+            return failure
+        message = f"{KERNEL} killed one of its processes because {self._memory.reason()}: {failure.cause.message}"
+        cause = failure.cause.model_copy(update={"kind": CauseKind.HOST_MEMORY, "message": message})
+        return replace(failure, outcome=Outcome.OUT_OF_MEMORY, cause=cause)
+
+    def _warnings(self) -> list[RecordWarning]:
+        warnings = []
+        if escaped := self.server.escaped:
+            names = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(escaped.items())[:MOST_NAMES])
+            more = f" and {len(escaped) - MOST_NAMES} more" if len(escaped) > MOST_NAMES else ""
+            message = f"{len(escaped)} processes that it started lived on after it, and were ended: {names}{more}"
+            remedy = "have it end what it starts: what lives on takes time and memory from its last steps on"
+            warnings.append(RecordWarning(kind="escaped", message=message, remedy=remedy))
+        if rubbish := sum(rank.channel.rubbish + rank.strange for rank in self._ranks):
+            message = f"it wrote {rubbish} times into the runner's connection, which was passed over"
+            remedy = "have it write only to descriptors that it has opened itself"
+            warnings.append(RecordWarning(kind="stray-writes", message=message, remedy=remedy))
+        return warnings
+
     def _shown(self, rank: int) -> int | None:
         return rank if self.world_size > 1 else None
 
@@ -344,9 +428,3 @@ def rank_environment(rank: int, local_rank: int, size: int, local_size: int, add
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
     }
-
-
-def _tail(log: Path) -> str:
-    with suppress(OSError):
-        return log.read_bytes()[-LOG_TAIL:].decode(errors="replace").strip()
-    return ""

@@ -9,13 +9,18 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 from paceline.core.errors import PacelineError
+from paceline.core.supervisor import become_subreaper, children_of
 from paceline.devices import fork_environment
 from paceline.load.processes import on_cores
 from paceline.runner.channel import Channel
+from paceline.runner.control_group import ControlGroup
+from paceline.runner.fork_server import end_adopted, has_children
 
+_MARK = "PACELINE_RUNNER"  # in the environment of everything that the server started, whatever its parent is now
 CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long to leave
 
 
@@ -36,6 +41,8 @@ class WarmServer:
     _control: Channel | None = None
     _imported: set[str] = field(default_factory=set)
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
+    escaped: dict[int, str] = field(default_factory=dict)  # pid: name, of what outlived the last cases and was ended
+    group: ControlGroup = field(default_factory=ControlGroup)  # that it and its cases are in
 
     def __enter__(self) -> WarmServer:
         return self
@@ -63,17 +70,25 @@ class WarmServer:
         return int(self._await("forked", deadline)["forked"]), ours
 
     @property
+    def pid(self) -> int | None:
+        """Of its process, if it has one by now."""
+        return self._process.pid if self._process is not None else None
+
+    @property
     def control(self) -> Channel:
         """What becomes readable when a process has ended."""
         if self._control is None:
             ours, theirs = Channel.pair()
+            self.group = ControlGroup.make()
+            become_subreaper()  # should the server be killed, what its cases started comes to this process
             # From its start, for libraries count their threads when they are imported.
             with on_cores(tuple(self.cpus)) if self.cpus else contextlib.nullcontext():
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "paceline.runner.fork_server", str(theirs.fileno())]
+                    + [str(entry) for entry in self.group.entries],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    env=os.environ | fork_environment(),
+                    env=os.environ | fork_environment() | {_MARK: str(os.getpid())},
                     start_new_session=True,
                 )
             theirs.close()
@@ -99,6 +114,9 @@ class WarmServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+            self.escaped |= end_adopted(_not_of_server(), grace=0.0)
+            become_subreaper(False)
+        self.group.end()
         self._imported.clear()
 
     def _order(self, order: dict[str, Any], descriptors: list[int] | None = None) -> None:
@@ -131,3 +149,17 @@ class WarmServer:
     def _note(self, message: dict[str, Any]) -> None:
         if "ended" in message:
             self._ends[int(message["ended"])] = int(message["status"])
+            self.escaped |= {int(pid): name for pid, name in message.get("escaped", {}).items()}
+
+
+def _not_of_server() -> set[int]:
+    """The children of this process that were not handed over to it when the server was killed."""
+    mark = f"{_MARK}={os.getpid()}".encode()
+    others = set()
+    for pid in children_of(os.getpid()) if has_children() else ():
+        variables = b""
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes()
+        if mark not in variables.split(b"\0"):
+            others.add(pid)
+    return others

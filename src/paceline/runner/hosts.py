@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError, located
+from paceline.core.files import read_text
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
 from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure, rank_environment
@@ -50,7 +51,7 @@ def read_hosts(text: str) -> list[Host]:
     with located(f"--hosts {text}"):
         path = Path(text)
         if path.is_file():
-            lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+            lines = (line.partition("#")[0].strip() for line in read_text(path, key=_FLAG).splitlines())
             parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
         elif "/" in text:
             raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
@@ -229,6 +230,7 @@ class HostRanks:
             if message is not None and "ended" in message:
                 part = CaseEnd.of_words(message["ended"])
                 end.results |= part.results
+                end.warnings += part.warnings
                 end.startup_seconds = part.startup_seconds if node is nodes[0] else end.startup_seconds
                 failure = part.failure
                 if failure is not None:

@@ -251,7 +251,7 @@ class JoinedRanks:
     def _gather(self, prefix: str, merged: CaseEnd) -> CaseEnd:
         failures: list[Failure] = []
         deadline = time.monotonic() + GATHER_SECONDS
-        merged.results = {}
+        merged.results, merged.warnings = {}, []
         for rank in range(self.world.size):
             left = max(0.1, deadline - time.monotonic())
             try:
@@ -266,6 +266,7 @@ class JoinedRanks:
             words = json.loads(bytes(self._store.get(f"{prefix}/rank/{rank}")))
             end = CaseEnd.of_words(words, at=words["turn"])
             merged.results |= end.results
+            merged.warnings += end.warnings
             failures += [end.failure] if end.failure is not None else []
         merged.failure = min(failures, key=lambda failure: failure.order) if failures else None
         if merged.failure is None and len(merged.results) < self.world.size:

@@ -15,6 +15,7 @@ from paceline.core.errors import StoreError
 from paceline.core.interrupt import interrupts_held
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
+from paceline.core.text import clean, clean_all
 from paceline.machine.affinity import show_cpu_list
 from paceline.machine.software import scrub
 from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
@@ -122,11 +123,11 @@ class SuiteRun:
         def on_progress(progress: dict[str, Any]) -> None:
             nonlocal metric, unit, stored
             if progress["metric"]:
-                if progress["metric"] != metric:  # the next point of a sweep: its samples are others
+                if clean(progress["metric"]) != metric:  # the next point of a sweep: its samples are others
                     keep_new_samples()
                     samples.clear()
                     stored = 0
-                metric, unit = progress["metric"], progress["unit"]
+                metric, unit = clean(progress["metric"]), clean(progress["unit"])
                 samples.extend(progress["samples"])
             self.listener.case_progress(case, progress, samples)
             if time.monotonic() - stored_at >= PARTIAL_SECONDS:
@@ -166,8 +167,8 @@ class SuiteRun:
             started_at=started_at,
             seconds=time.monotonic() - begun,
             measurements=result.measurements,
-            facts=result.facts,
-            warnings=result.warnings,
-            conditions=conditions,
+            facts=clean_all(result.facts),
+            warnings=clean_all([warning.model_dump() for warning in result.warnings]),
+            conditions=clean_all(conditions),
         )
         return described(record, self.run.environment)

@@ -31,6 +31,7 @@ FORMS = (
 RUN = "run"  # the first word of what Paceline measures itself; any other command is timed
 GRACE = 10.0  # seconds for an interrupted command to clean up
 _COMMA = re.compile(r",(?=\s*[\w.-]+=)")  # between settings; one within a value stays
+_SERVED_MODEL = re.compile(r"\bserver(\.model\b|=|$)")
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?!=)")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]*\])?\s*(==|>=|<=|~=|!=|<|>|@ )")
 
@@ -113,6 +114,10 @@ def _check_words(kind: Kind, words: Sequence[str]) -> None:
             "what to measure is missing: write it after --, as in: -- run train --model resnet50, or: -- ./train.sh"
         )
         raise InputError("nothing-to-measure", message)
+    # A suite may have its own; of the benchmark alone nobody else says it.
+    if kind == "server" and words[:2] == [RUN, "serve"] and not any(_SERVED_MODEL.search(word) for word in words):
+        message = "what the servers call their model is missing: write --server.model NAME after run serve"
+        raise InputError("missing-model", message, key="server.model")
     if kind in ("set", "server") and words[0] != RUN:
         what = "a parameter" if kind == "set" else "a server"
         message = f"{what} goes with a benchmark of Paceline: -- run ..., not with '{words[0]}'"

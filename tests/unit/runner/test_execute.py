@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from paceline.core.record import Cause, CauseKind, Outcome, Result
-from paceline.runner import execute, stacks
+from paceline.runner import case_log, execute, stacks
 from paceline.runner.channel import Channel
 from paceline.runner.execute import (
     AFTERMATH_SECONDS,
@@ -112,6 +112,31 @@ def test_all_results_are_there_and_nothing_has_failed() -> None:
     assert (done.end.failure, done.failures) == (None, 0)
 
 
+def test_messages_of_another_form_are_passed_over_and_are_a_warning() -> None:
+    odd: list[dict[str, Any]] = [
+        {"progress": {"metric": 1}},
+        {"progress": []},
+        {"result": {"measurements": 7}},
+        {"kept": "x"},
+        {"failed": {"outcome": "odd"}},
+        {"started": "now"},
+        {"surprise": 1},
+    ]
+
+    def play(ranks: Ranks) -> None:
+        for message in odd:
+            ranks[0].tell(**message)
+        os.write(ranks[0].channel.fileno(), b"rubbish")
+        ranks[0].measured()
+        ranks[0].exit()
+
+    done = Executed(play)
+    assert (done.end.failure, list(done.end.results), done.progress) == (None, [4], [])
+    (warning,) = done.end.result().warnings
+    assert (warning.kind, f"{len(odd) + 1} times" in warning.message) == ("stray-writes", True)
+    assert CaseEnd.of_words(json.loads(json.dumps(done.end.words()))).warnings == [warning], "also of another host"
+
+
 def test_a_message_counts_that_is_heard_of_after_the_end_of_its_process() -> None:
     def play(ranks: Ranks) -> None:
         (rank,) = ranks
@@ -174,7 +199,7 @@ def test_progress_is_that_of_the_first_rank() -> None:
             rank.exit()
 
     done = Executed(play, size=2)
-    assert [one["samples"] for one in done.progress] == [[0.0, 0.5], [7.0]]
+    assert [list(one["samples"]) for one in done.progress] == [[0.0, 0.5], [7.0]]
     (measurement,) = done.end.result().measurements
     assert (measurement.metric.name, measurement.metric.unit, measurement.samples) == ("step_time", "s", [0.0, 0.5])
 
@@ -282,12 +307,13 @@ def test_an_end_by_a_signal_is_explained(number: int, kind: CauseKind, says: str
     assert (done.failure.outcome, done.failure.cause.kind) == (Outcome.FAILED, kind)
     assert done.failure.cause.message[: len(says)] == says
     assert (number != signal.SIGALRM) is (len(done.failure.cause.message) > len("the process was ended by SIGALRM"))
-    assert done.failure.cause.detail == "a" * (execute.LOG_TAIL - 17) + "\nthe last words\ufffd"
+    assert done.failure.cause.detail == "a" * (case_log.SHOWN_TAIL - 17) + "\nthe last words\ufffd"
 
 
 @pytest.mark.parametrize(("number", "is_memory"), [(signal.SIGKILL, True), (signal.SIGTERM, False)])
 def test_only_sigkill_may_be_for_lack_of_memory(monkeypatch: pytest.MonkeyPatch, number: int, is_memory: bool) -> None:
-    monkeypatch.setattr(execute, "kills_for_memory", lambda: MemoryKills(10**12, 10**12))  # more than at the start
+    counts = iter((MemoryKills(4, 7), MemoryKills(5, 8)))
+    monkeypatch.setattr(execute, "kills_for_memory", lambda group: next(counts))
     done = Executed(lambda ranks: ranks[0].die(number))
     kind = CauseKind.HOST_MEMORY if is_memory else CauseKind.INTERRUPTED
     assert (done.failure.outcome is Outcome.OUT_OF_MEMORY, done.failure.cause.kind) == (is_memory, kind)

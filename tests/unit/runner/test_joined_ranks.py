@@ -115,7 +115,11 @@ def test_a_case_of_one_rank_is_the_first_processs_alone(pair: list[JoinedRanks])
     assert executed(pair[1], measures, size=1) == (None, [])
 
 
-def test_who_took_the_first_turn_failed_first_whatever_its_clock_says(pair: list[JoinedRanks]) -> None:
+def test_who_took_the_first_turn_failed_first_whatever_its_clock_says(
+    monkeypatch: pytest.MonkeyPatch, pair: list[JoinedRanks]
+) -> None:
+    monkeypatch.setattr(launcher_ranks, "ABORT_LOOK_SECONDS", 1e9)  # otherwise the first may be ended, and not fail
+
     def second() -> None:
         executed(pair[1], fails("the cause", at=1e9))
         is_over.set()

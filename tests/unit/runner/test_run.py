@@ -138,6 +138,17 @@ def test_repetitions_are_copies_of_different_processes() -> None:
     assert servers[1] is not servers[2]
 
 
+def test_text_of_a_case_is_clean_in_its_record() -> None:
+    unclean = os.fsdecode(b"d\xff") + "\x1b[2J\x00"
+    good = CaseEnd(results={0: result(0.5, conditions={"load": unclean}, **{unclean: [unclean]})})
+    _, remembered, _ = suite_run([failing(Outcome.FAILED, unclean, unclean), good])
+    clean = r"d\udcff\x1b[2J\x00"
+    failed, measured = remembered.records
+    assert failed.cause is not None
+    assert (failed.cause.message, failed.cause.detail) == (clean, clean)
+    assert (measured.facts, measured.conditions) == ({clean: [clean]}, {"load": clean})
+
+
 def test_a_cause_names_no_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     _, remembered, _ = suite_run([failing(Outcome.FAILED, f"no {tmp_path}/a", f"in {tmp_path}/b.py")])

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("pause=1", "pause=2"), ["./train.sh"], "env"),
         (("batch_size=8", "batch_size=16"), RUN, "set"),
         (("train.batch-size=8", "compile=on,batch_size=16"), RUN, "set"),
-        (("http://one:8000", "http://two:8000/v1"), ["run", "serve"], "server"),
+        (("http://one:8000", "http://two:8000/v1"), ["run", "serve", "--server.model", "m"], "server"),
         (("sleep 1", "sh -c 'sleep 2'"), [], "command"),
         (("env:batch_size=8", "batch_size=16"), RUN, "env"),
         (("commit:HEAD", "commit:HEAD~1"), RUN, "commit"),
@@ -59,6 +59,7 @@ def test_sides_are_what_they_look_like(folder: Path, texts: tuple[str, str], wor
         (("HEAD", "HEAD~1"), [], "nothing-to-measure"),
         (("set:a=1", "set:a=2"), ["./train.sh"], "not-a-run"),
         (("http://a:1", "http://b:1"), ["./train.sh"], "not-a-run"),
+        (("http://a:1", "http://b:1"), ["run", "serve", "--load.rate", "9"], "missing-model"),
         (("sleep '1", "sleep 1"), [], "unreadable-command"),
     ],
 )
@@ -84,6 +85,20 @@ def test_settings_variables_servers_and_commands_need_no_folder() -> None:
     assert make_side("B", "command", "sh -c 'exit 3'", [], None, print).command == ("sh", "-c", "exit 3")
     with refused("not-a-setting", value="A"):
         make_side("A", "env", "A", RUN, None, print)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "serve", "--server.model", "m"],
+        ["run", "serve", "--server.model=m"],
+        ["run", "serve", "--set", "server.model=m"],
+        ["run", "serve", "--server", "{model: m}"],
+        ["run", "mine.yaml"],
+    ],
+)
+def test_what_servers_call_their_model_may_be_said_in_many_ways(words: list[str]) -> None:
+    assert read_kind(("http://a:1", "http://b:1"), words) == ("server", ["http://a:1", "http://b:1"])
 
 
 def test_a_commit_is_a_worktree_that_is_made_once(folder: Path) -> None:
