@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import InputError
+from paceline.core.json_text import parse_json
 from paceline.load.trace import Times
 
 Generator = np.random.Generator
@@ -150,7 +150,9 @@ def read_arrivals(path: Path) -> Schedule:
     time_column = timestamp or gap
     if time_column is None:
         names = ", ".join((*TIMESTAMPS, *GAPS))
-        message = f"the file of arrivals '{path}' has the columns {', '.join(rows[0])}; name one of them {names}"
+        message = (
+            f"the file of arrivals '{path}' has the columns {', '.join(map(str, rows[0]))}; name one of them {names}"
+        )
         raise _invalid("missing-column", message, str(path))
     times, kinds = [], []
     for number, row in enumerate(rows, 1):
@@ -196,7 +198,7 @@ def _json_rows(lines: list[str], path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise _invalid("invalid-json", f"line {number} of '{path}' is not valid JSON: {error}", line) from None
         if not isinstance(row, dict):

@@ -206,7 +206,7 @@ def _remembered(key: str, needed: float = math.inf) -> GeneratorCeiling | None:
         is_enough = needed * _FAR <= float(disturbed["rate"])
         is_recent = 0.0 <= time.monotonic() - float(disturbed["at"]) < _A_WHILE
         return read_ceiling(disturbed) if is_enough and is_recent else None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None  # never measured, or written by another version
 
 
@@ -215,7 +215,7 @@ def _remember(key: str, ceiling: GeneratorCeiling, **more: float) -> None:
     try:
         stored = json.loads(_file().read_text())
         others = {other: words for other, words in stored.items() if other.startswith(f"{boot()} ")}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         others = {}
     with suppress(OSError):  # a read-only home costs some seconds each time, nothing else
         _file().parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,9 @@
-"""What `clients.hosts` starts on each host: it takes orders, sends its share of a load, and returns the results.
-
-The orders are trusted, as they come through a remote shell that could have run anything.
-"""
+"""What `clients.hosts` starts on each host: it takes orders, sends its share of a load, and returns the results."""
 
 from __future__ import annotations
 
 import base64
 import os
-import pickle
 import socket
 import time
 from contextlib import suppress
@@ -18,7 +14,7 @@ from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.calibrate import RequestKind, boot, calibrate
 from paceline.load.generator import socket_limit
-from paceline.load.worker import WorkerTask
+from paceline.load.task import read_payloads, read_task
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
 
@@ -66,11 +62,11 @@ class ClientAgent:
         return {}
 
     def _keep_payloads(self, order: Words) -> Words:
-        self._payloads = pickle.loads(base64.b64decode(order["data"]))
+        self._payloads = read_payloads(order["data"])
         return {}
 
     def _send(self, order: Words) -> Words:
-        tasks: list[WorkerTask] = pickle.loads(base64.b64decode(order["tasks"]))
+        tasks = [read_task(message) for message in order["tasks"]]
         limit = socket_limit(len(tasks))
         tasks = [
             replace(task, **self._payloads, parent=os.getpid(), cpu=self._cores[i % len(self._cores)], limit=limit)

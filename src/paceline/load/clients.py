@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
+import json
 import math
-import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +21,8 @@ from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot, read_ce
 from paceline.load.generator import dealt
 from paceline.load.processes import CpuPlacement
 from paceline.load.request import Endpoint
+from paceline.load.task import WorkerTask, payload_message, task_message
 from paceline.load.trace import Trace, WorkerResults
-from paceline.load.worker import WorkerTask
 from paceline.remote.hosts import LOCAL, Agents, RemoteAgent, RemoteShell
 
 AGENT = "paceline.load.client_agent"
@@ -136,8 +136,8 @@ class ClientHosts:
             if numbers:
                 shares[host.agent] = _Share(number, host, [tasks[i] for i in numbers])
         # Payloads are sent once: they are large, and the same in every load.
-        data = _text({"payloads": tasks[0].payloads, "metadata": tasks[0].metadata})
-        digest = hashlib.sha256(data.encode()).hexdigest()
+        data = payload_message(tasks[0].payloads, tasks[0].metadata)
+        digest = hashlib.sha256(json.dumps(data).encode()).hexdigest()
         without = {agent: share.host for agent, share in shares.items() if share.host.payloads != digest}
         self._agents.ask(list(without), {"do": "payloads", "data": data}, READY_SECONDS)
         for host in without.values():
@@ -152,7 +152,7 @@ class ClientHosts:
         orders = {
             agent: {
                 "do": "send",
-                "tasks": _text([replace(task, payloads=[], metadata=[]) for task in share.tasks]),
+                "tasks": [task_message(replace(task, payloads=[], metadata=[])) for task in share.tasks],
                 "longest": longest,
             }
             for agent, share in shares.items()
@@ -281,7 +281,3 @@ def _facts(host: ClientHost, trace: Trace) -> dict[str, Any]:
         facts |= {"rate": (len(late) - 1) / span} if span > 0 else {}
     facts |= {"clock_offset": host.offset.seconds, "clock_uncertainty": host.offset.uncertainty}
     return facts | ({"ceiling": host.ceiling.rate} if host.ceiling else {})
-
-
-def _text(value: object) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode()

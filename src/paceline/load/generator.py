@@ -20,8 +20,8 @@ from paceline.load.grpc_client import require_grpc
 from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
+from paceline.load.task import LoadShare, WorkerTask
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
-from paceline.load.worker import LoadShare, WorkerTask
 
 if TYPE_CHECKING:
     from paceline.load.clients import ClientHosts

@@ -11,7 +11,7 @@ from paceline.load.server_timing import HEADER
 from paceline.load.trace import BROKEN, OK, REFUSED, SHED, TIMED_OUT, UNREADABLE, Log, clock
 
 if TYPE_CHECKING:
-    from paceline.load.worker import WorkerTask
+    from paceline.load.task import WorkerTask
 
 CHANNELS = 4  # one TCP connection would be a queue of its own for large messages
 # The HTTP status that means the same as a code of gRPC; UNAVAILABLE depends on its details.

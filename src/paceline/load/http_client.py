@@ -13,7 +13,7 @@ from paceline.load.http11 import AnswerReader, Unreadable
 from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, Log, clock
 
 if TYPE_CHECKING:
-    from paceline.load.worker import WorkerTask
+    from paceline.load.task import WorkerTask
 
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
 _NO_REQUEST = -1  # instead of a row

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import selectors
 import subprocess
 import sys
@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core.errors import CaseError
+from paceline.load.task import WorkerTask, task_message
 from paceline.load.trace import BROKEN, UNSENT, Trace, WorkerResults
-from paceline.load.worker import READY, RESULT, TASK, WorkerTask
+from paceline.load.worker import READY, RESULT, TASK
 
 CORES_FOR_EACH = 8  # one of so many sends
 MOST_SENDING = 8
@@ -135,7 +136,7 @@ def run(
 @contextmanager
 def _started(task: WorkerTask, folder: Path) -> Iterator[_Worker]:
     folder.mkdir()
-    (folder / TASK).write_bytes(pickle.dumps(task))
+    (folder / TASK).write_text(json.dumps(task_message(task)))
     with (folder / _STDERR).open("wb") as errors:
         process = subprocess.Popen(
             [*COMMAND, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True

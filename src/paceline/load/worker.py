@@ -9,31 +9,28 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
-import math
+import json
 import os
-import pickle
 import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
-from paceline.load.request import Endpoint
 from paceline.load.server_timing import carries_text, is_error, read_stages
+from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
 from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, Trace, WorkerResults, clock
 
-TASK, RESULT, READY = "task.pickle", "result.npz", "ready"
+TASK, RESULT, READY = "task.json", "result.npz", "ready"
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
 _AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
 
@@ -84,43 +81,9 @@ async def pace(due: Sequence[int], act: Callable[[int], None]) -> None:
         alarm.close()
 
 
-@dataclass(frozen=True)
-class LoadShare:
-    """What is sent and when: a whole load, or the share of one worker."""
-
-    loop: Literal["open", "closed", "burst"] = "open"
-    intended: Times = field(default_factory=lambda: np.empty(0))  # seconds from the start; empty in a closed loop
-    kinds: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))  # they repeat in a closed loop
-    users: int = 1
-    requests: int | None = None  # in a closed loop or a burst
-    duration: float = 0.0  # of a closed loop
-    think_time: float = 0.0
-    up: Times | None = None  # seconds that an emulated network holds each request back
-    down: Times | None = None  # and its answer
-    down_bandwidth: float = math.inf  # bytes per second
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerTask(LoadShare):
-    """The share of one worker, and where to send it; made by a parent that it trusts."""
-
-    number: int = 0  # of this worker
-    parent: int  # process id; this worker ends with it
-    endpoint: Endpoint
-    payloads: list[bytes]
-    metadata: list[tuple[tuple[str, str], ...]]  # gRPC's headers; those of HTTP are in the payloads
-    samples: NDArray[np.int32]  # in a request of each kind
-    limit: int = 1000  # of connections
-    timeout: float = 30.0
-    streaming: bool = False
-    keep: int = 0  # how many good answers of each kind to hand back
-    cpu: int | None = None  # the core to stay on
-
-
 def main(folder: Path) -> None:
     """Read the task, report that all is ready, wait for the time to start, and write the result into the folder."""
-    with (folder / TASK).open("rb") as file:
-        task: WorkerTask = pickle.load(file)
+    task = read_task(json.loads((folder / TASK).read_bytes()))
     die_with_parent(task.parent)
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
@@ -298,6 +261,4 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 if __name__ == "__main__":
-    from paceline.load.worker import main as run  # tasks are pickled as this module's, not as __main__'s
-
-    run(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))

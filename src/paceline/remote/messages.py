@@ -23,6 +23,6 @@ def decode(line: bytes) -> Message | None:
         return None
     try:
         message = json.loads(data)
-    except ValueError:  # the last line of a process that was killed
+    except (ValueError, RecursionError):  # the last line of a process that was killed, or somebody else's
         return None
     return message if isinstance(message, dict) else None

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import Any
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.files import data_directory, write_atomic
 from paceline.core.installing import InstallFailed, one_at_a_time, run_step
+
+_PIN = re.compile(r"^[\w.-]+==[^\s\\]+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class Requirements:
         return Path(__file__).parent / "_pins" / f"{self.server}.txt"
 
     @property
+    def pinned(self) -> list[str]:
+        """What that file pins, as in numpy==2.4.6, without the hashes."""
+        return _PIN.findall(self.pins.read_text(encoding="utf-8")) if self.pins.exists() else []
+
+    @property
     def pip_packages(self) -> list[str]:
         """The arguments of pip. A torch of another build than Paceline's could be gigabytes of another platform."""
         if not self.torch:
@@ -62,7 +70,7 @@ class Requirements:
     @property
     def made_for(self) -> list[str]:
         """What decides whether an environment that was made before can be used."""
-        return [*self.pip_packages, *(self.pins.read_text().splitlines()[1:] if self.pins.exists() else [])]
+        return [*self.pip_packages, *self.pinned]
 
     @property
     def marker(self) -> Path:
@@ -188,10 +196,34 @@ def _build(requirements: Requirements, folder: Path, say: Callable[[str], None])
         log,
         f"the environment of {requirements.server} could not be installed",
     )
+    bare = _installed(requirements.interpreter)
     say(f"installing {', '.join(pip_packages)}")
     pip = [str(requirements.interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    constraints = ["--constraint", str(requirements.pins)] if requirements.pins.exists() else []
-    run_step([*pip, *constraints, *pip_packages], log, f"the packages of {requirements.server} could not be installed")
+    failure = f"the packages of {requirements.server} could not be installed"
+    if requirements.pins.exists():
+        # First, and without what they depend on: all of that is pinned as well, and nothing comes in without a hash.
+        run_step([*pip, "--require-hashes", "--no-deps", "--requirement", str(requirements.pins)], log, failure)
+    pins = folder / "pins.txt"  # pip takes hashes for all or for none, and torch has none that is known beforehand
+    write_atomic(pins, "".join(f"{pin}\n" for pin in requirements.pinned))
+    run_step([*pip, "--constraint", str(pins), *pip_packages], log, failure)
+    pinned = {_normalized(pin.partition("==")[0]) for pin in requirements.pinned}
+    new = sorted(_installed(requirements.interpreter) - bare)
+    if unchecked := [f"{name} {version}" for name, version in new if _normalized(name) not in pinned]:
+        say(f"without a hash to compare with: {', '.join(unchecked)}")
+
+
+def _installed(python: Path) -> set[tuple[str, str]]:
+    """The distributions of an interpreter's environment, with their versions."""
+    program = (
+        "import json, importlib.metadata as m\n"
+        "print(json.dumps([(d.metadata['Name'], d.version) for d in m.distributions()]))"
+    )
+    answer = subprocess.check_output([str(python), "-I", "-c", program], text=True, timeout=60)
+    return {(name, version) for name, version in json.loads(answer)}
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _is_program(path: str | Path) -> bool:

@@ -133,8 +133,9 @@ def _specs(
                 f"{spec.name} cannot be served: its output {number} has the sizes {tuple(few.shape)} for two samples; "
                 "the first axis of every output must be the sample"
             )
-    names = input_names(workload.module, len(inputs))
-    outputs = (_spec(f"output_{number}", *pair) for number, pair in enumerate(zip(two, three, strict=True)))
+    names = input_names(workload, len(inputs))
+    output_names = workload.output_names or tuple(f"output_{number}" for number in range(len(two)))
+    outputs = (_spec(*named) for named in zip(output_names, two, three, strict=True))
     return tuple(_spec(name, one, one) for name, one in zip(names, inputs, strict=True)), tuple(outputs)
 
 
@@ -144,9 +145,11 @@ def _spec(name: str, few: Tensor, more: Tensor) -> TensorSpec:
     return TensorSpec(name, datatype_of(torch.empty(0, dtype=few.dtype).numpy().dtype), shape)
 
 
-def input_names(module: nn.Module, count: int) -> tuple[str, ...]:
-    """As the module's own code calls them, or by number where it names too few."""
-    parameters = inspect.signature(module.forward).parameters.values()
+def input_names(workload: Workload, count: int) -> tuple[str, ...]:
+    """As the file or the module's own code calls them, or by number where it names too few."""
+    if workload.input_names:
+        return workload.input_names
+    parameters = inspect.signature(workload.module.forward).parameters.values()
     names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     return tuple(names[:count]) if len(names) >= count else tuple(f"input_{number}" for number in range(count))
 
@@ -160,7 +163,7 @@ def first_line(error: BaseException) -> str:
 def samples(workload: Workload, count: int, seed: int) -> list[dict[str, Array]]:
     """Single samples by input name, without the batch axis, each in memory of its own."""
     inputs = rows(workload, count, seed)
-    names = input_names(workload.module, len(inputs))
+    names = input_names(workload, len(inputs))
     arrays = [one.numpy() for one in inputs]
     return [{name: array[row].copy() for name, array in zip(names, arrays, strict=True)} for row in range(count)]
 

@@ -7,7 +7,6 @@ import http.client
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from abc import abstractmethod
@@ -21,8 +20,8 @@ import psutil
 from paceline.core.errors import InputError
 from paceline.core.network import PROGRAM
 from paceline.core.ports import free_port
+from paceline.core.supervisor import supervised
 from paceline.devices import kind_named
-from paceline.servers import _supervisor
 from paceline.servers._environment import Requirements
 from paceline.servers._environment import versions as read_versions
 from paceline.servers.base import Need, Server, ServerFailed, ServerSettings
@@ -150,11 +149,10 @@ class Program(Server):
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> float:
         """Start it, and ask until it is ready: the seconds it took."""
-        supervise = [sys.executable, "-I", "-S", _supervisor.__file__, str(os.getpid()), str(self.grace)]
         self._main = None
         with self.log.open("ab") as log:
             self._supervisor = subprocess.Popen(
-                [*supervise, *command],
+                supervised(command, self.grace),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

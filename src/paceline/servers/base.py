@@ -36,6 +36,7 @@ class Artifact:
     digest: str = ""  # of the content
     device: str = "cpu"  # that torch formats were traced on, and that they can only run on
     deviation: float | None = None  # largest difference from the eager output, relative to its largest value
+    given_inputs: str | None = None  # what the user wrote of the inputs of a model of their own
 
 
 class ServerFailed(CaseError):
@@ -50,7 +51,7 @@ class ServerFailed(CaseError):
 class Need:
     """What a case needs served."""
 
-    model: str  # a name of the zoo, `generated/...`, or the user's module:factory
+    model: str  # a name of the zoo, `generated/...`, or the user's own file or module:factory
     scale: Literal["full", "tiny"] = "full"
     precision: str = "fp32"
     device: str = "cpu"  # or cuda:0
@@ -58,6 +59,7 @@ class Need:
     allow_import: bool = False  # whether module:factory may be imported
     wire: Wire | None = None  # of the requests; None for those that cost nothing when they are not used
     form: Form | None = None  # what the server is to make tensors of; None if it is sent tensors
+    inputs: str | None = None  # of the user's own model, where neither it nor its file says what goes in
 
 
 class ServerSettings(Parameters):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from paceline.core.errors import InputError, MissingDependency
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
+from paceline.models.sources import check_model
 from paceline.servers._embedded.app import DRAIN, EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
 from paceline.servers._program import HTTP_ERRORS, MODEL, Program, answers, http_get
@@ -45,6 +46,10 @@ class Embedded(Program):
             raise InputError("duplicate-cpu", message, key="server.cpus", value=list(settings.cpus))
         if settings.cpus is not None and not settings.cpus:
             raise InputError("empty-list", "cpus is empty: name at least one, or leave it unset", key="server.cpus")
+        traits = check_model(need.model, is_local=need.allow_import, inputs=need.inputs)
+        if traits.engine == "onnxruntime" and settings.engine not in ("onnxruntime", "null"):
+            message = f"engine = {settings.engine}: the {traits.noun} {need.model} is served with engine = onnxruntime"
+            raise InputError("fixed-engine", message, key="server.engine", value=settings.engine)
         if settings.engine == "openvino" and need.device != "cpu":
             message = f"engine = openvino computes on the CPU, not on {need.device}; choose another engine"
             raise InputError("needs-cpu", message, key="server.engine", value="openvino")

@@ -38,7 +38,7 @@ from paceline.core.files import cache_directory
 from paceline.core.subject import FloatPrecision
 from paceline.load.tensors import Array, TensorSpec
 from paceline.models.base import ModelSpec
-from paceline.models.user import find_model, is_reference
+from paceline.models.sources import find_model, is_own
 from paceline.servers.base import Artifact, Format, Need
 
 if TYPE_CHECKING:
@@ -68,13 +68,18 @@ def export(need: Need, format: Format, folder: Path | None = None) -> Artifact:
     from paceline.servers._exported_module import EXPORTERS, describe
 
     precision, device = need.precision, need.device
-    spec = find_model(need.model, allow_import=need.allow_import)
+    spec = find_model(need.model, allow_import=need.allow_import, inputs=need.inputs)
     if precision not in PRECISIONS:
         message = f"precision = {precision} is not served; choose one of {', '.join(PRECISIONS)}"
         raise InputError("precision-not-served", message, key="precision", value=precision)
+    if format == "onnx" and spec.traits.engine == "onnxruntime":
+        return _of_file(need, describe(spec, need.scale))
+    if format not in ("eager", "onnx") and spec.traits.engine != "torch":
+        raise NotExportable(f"the {spec.traits.noun} {need.model} cannot become {format}: serve it with onnxruntime")
     if format == "eager":
         specs = describe(spec, need.scale)
-        return Artifact(need.model, need.scale, format, precision, need.seed, None, *specs, device=device)
+        named = (need.model, need.scale, format, precision, need.seed, None)
+        return Artifact(*named, *specs, device=device, given_inputs=need.inputs)
     exporter = EXPORTERS[format]
     if precision not in exporter.precisions:
         raise Unsupported(f"{format} is exported in {' or '.join(exporter.precisions)}, not in {precision}")
@@ -85,7 +90,16 @@ def export(need: Need, format: Format, folder: Path | None = None) -> Artifact:
     file_name = re.sub(r"[^A-Za-z0-9.=]+", "-", spec.name).strip("-.")[:80]
     path = root / f"{file_name}-{format}-{_key(spec, artifact, exporter)}"
     cached = _load_cached(path) or _cache(path, partial(_make, spec, artifact, exporter))
-    return replace(cached, model=need.model)
+    return replace(cached, model=need.model, given_inputs=need.inputs)
+
+
+def _of_file(need: Need, specs: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]) -> Artifact:
+    """The user's own ONNX file as it is: there is nothing to export and nothing to compare it with."""
+    path = Path(need.model).expanduser().absolute()
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    named = (need.model, need.scale, "onnx", need.precision, need.seed, path)
+    return Artifact(*named, *specs, digest=digest, given_inputs=need.inputs)  # type: ignore[arg-type]
 
 
 def load_module(artifact: Artifact, device: str = "cpu", *, allow_import: bool = False) -> nn.Module:
@@ -97,7 +111,7 @@ def load_module(artifact: Artifact, device: str = "cpu", *, allow_import: bool =
 
     from paceline.servers._exported_module import build
 
-    spec = find_model(artifact.model, allow_import=allow_import)
+    spec = find_model(artifact.model, allow_import=allow_import, inputs=artifact.given_inputs)
     served, _ = build(spec, artifact.scale, artifact.precision, artifact.seed, torch.device(device))
     return served
 
@@ -106,7 +120,7 @@ def sample_inputs(artifact: Artifact, count: int, *, seed: int, allow_import: bo
     """So many different samples as the model's own data has them: by input name, without the batch axis."""
     from paceline.servers._exported_module import outline, samples
 
-    spec = find_model(artifact.model, allow_import=allow_import)
+    spec = find_model(artifact.model, allow_import=allow_import, inputs=artifact.given_inputs)
     return samples(outline(spec, artifact.scale), count, seed)
 
 
@@ -183,7 +197,7 @@ def _key(spec: ModelSpec, artifact: Artifact, exporter: Exporter) -> str:
         "versions": exporter.versions(),
         "exporter": _source_of(_exported_module.__name__),
     }
-    if is_reference(artifact.model):
+    if is_own(artifact.model):
         served, _ = _exported_module.build(spec, artifact.scale, "fp32", artifact.seed, torch.device("cpu"))
         weights = hashlib.sha256()
         for name, one in served.state_dict().items():

@@ -204,13 +204,23 @@ class Url(Server):
             metadata = json.loads(body) if status == 200 else {}
             inputs = tuple(_tensor(entry) for entry in metadata.get("inputs") or [])
             outputs = tuple(_tensor(entry) for entry in metadata.get("outputs") or [])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ServerFailed(
                 f"{self.settings.url} describes its model in a way that is not understood: {error}"
             ) from None
         if inputs:
             need = self.need
-            self.artifact = Artifact(need.model, need.scale, "eager", need.precision, need.seed, None, inputs, outputs)
+            self.artifact = Artifact(
+                need.model,
+                need.scale,
+                "eager",
+                need.precision,
+                need.seed,
+                None,
+                inputs,
+                outputs,
+                given_inputs=need.inputs,
+            )
         if isinstance(metadata.get("platform"), str):
             self._platform = {"platform": metadata["platform"][:200]}
 

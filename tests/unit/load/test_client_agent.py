@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +22,8 @@ from paceline.load.calibrate import GeneratorCeiling, RequestKind
 from paceline.load.client_agent import ClientAgent
 from paceline.load.generator import socket_limit
 from paceline.load.request import Endpoint
+from paceline.load.task import WorkerTask, payload_message, read_task, task_message
 from paceline.load.trace import BROKEN, WorkerResults
-from paceline.load.worker import WorkerTask
 from paceline.remote import messages
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
@@ -144,12 +146,20 @@ def tasks(number: int) -> list[WorkerTask]:
     ]
 
 
-def text(value: object) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode()
+MARK = Path(tempfile.gettempdir()) / f"paceline-unpickled-{os.getpid()}"
+
+
+class Command:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(MARK),)
+
+
+def pickle_of_a_command() -> str:
+    return base64.b64encode(pickle.dumps(Command())).decode()
 
 
 def send(number: int) -> dict[str, Any]:
-    return {"do": "send", "tasks": text(tasks(number)), "longest": 1000.0}
+    return {"do": "send", "tasks": [task_message(task) for task in tasks(number)], "longest": 1000.0}
 
 
 def test_a_host_sends_its_share_when_it_is_told_to_start(
@@ -157,10 +167,10 @@ def test_a_host_sends_its_share_when_it_is_told_to_start(
 ) -> None:
     done = WorkerResults(trace([0.25], kind=np.zeros(1, np.int32), cpu_seconds=0.5), [(0, b"body")])
     (tmp_path / "good.npz").write_bytes(done.packed())
-    script = f'cp "$1/task.pickle" "{tmp_path}/$(basename $1)"; echo ready; read at; echo $at > "{tmp_path}/at"; '
+    script = f'cp "$1/task.json" "{tmp_path}/$(basename $1)"; echo ready; read at; echo $at > "{tmp_path}/at"; '
     script += f'cp "{tmp_path}/good.npz" "$1/result.npz"'
     monkeypatch.setattr(processes, "COMMAND", ["sh", "-c", script, "worker"])
-    assert leader.ask({"do": "payloads", "data": text({"payloads": [b"p"], "metadata": [(("a", "b"),)]})}) == {}
+    assert leader.ask({"do": "payloads", "data": payload_message([b"p"], [(("a", "b"),)])}) == {}
     assert leader.ask(send(4)) == {"ready": True}
     start = time.monotonic_ns() - 1_000_000_000
     answer = leader.ask({"do": "start", "at": start})
@@ -169,11 +179,24 @@ def test_a_host_sends_its_share_when_it_is_told_to_start(
     assert results.trace.ok.all()
     assert results.answers == [(0, b"body")] * 4
     assert (tmp_path / "at").read_text() == f"{start}\n"
-    got: list[WorkerTask] = [pickle.loads((tmp_path / str(number)).read_bytes()) for number in range(4)]
+    got = [read_task(json.loads((tmp_path / str(number)).read_bytes())) for number in range(4)]
     assert [one.cpu for one in got] == [2, 4, 6, 2]
     assert [one.samples.tolist() for one in got] == [[3]] * 4
     assert {(one.parent, one.limit) for one in got} == {(os.getpid(), socket_limit(4))}
     assert [(one.payloads, one.metadata) for one in got] == [([b"p"], [(("a", "b"),)])] * 4
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"do": "send", "tasks": [pickle_of_a_command()], "longest": 1.0},
+        {"do": "send", "tasks": [{"unknown": 1}], "longest": 1.0},
+        {"do": "payloads", "data": pickle_of_a_command()},
+    ],
+)
+def test_a_host_takes_nothing_but_data(leader: Leader, order: dict[str, Any], tmp_path: Path) -> None:
+    assert "load generator" in leader.ask(order)["refused"]
+    assert not MARK.exists()
 
 
 def test_a_host_ends_its_workers_when_it_is_told_to_stop(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:

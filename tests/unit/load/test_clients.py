@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
@@ -23,8 +22,8 @@ from paceline.load.clients import (
     read_names,
 )
 from paceline.load.request import Endpoint
+from paceline.load.task import WorkerTask, read_payloads, read_task
 from paceline.load.trace import BROKEN, OK, UNSENT, Trace, WorkerResults
-from paceline.load.worker import WorkerTask
 from paceline.remote.hosts import Agents, RemoteAgent
 from support.refused import refused
 from support.traces import trace
@@ -164,14 +163,14 @@ def test_hosts_send_their_shares_from_one_instant(line: Line) -> None:
     merged = hosts.run(tasks, [2, 1], 10.0)
     payloads = line.of("payloads")
     assert [names for names, _ in payloads] == [["near", "far"]]
-    assert pickle.loads(base64.b64decode(payloads[0][1]["data"])) == {
+    assert read_payloads(payloads[0][1]["data"]) == {
         "payloads": [b"payload"],
         "metadata": [(("a", "b"),)],
     }
     assert [names for names, _ in line.of("clock")] == [["near"]] * 10 + [["far"]] * 10
     sent = [order for _, order in line.of("send")]
     assert [order["longest"] for order in sent] == [10.0] * 2
-    shares = [pickle.loads(base64.b64decode(order["tasks"])) for order in sent]
+    shares = [[read_task(message) for message in order["tasks"]] for order in sent]
     assert [[one.intended.tolist() for one in share] for share in shares] == [[[0.0], [2.0]], [[1.0]]]
     assert [(one.payloads, one.metadata) for share in shares for one in share] == [([], [])] * 3
     assert [one.samples.tolist() for share in shares for one in share] == [[3, 5]] * 3

@@ -19,8 +19,8 @@ from paceline.load.clients import ClientHosts
 from paceline.load.generator import LoadPlan, cost_of, dealt, drive, require_known, socket_limit, workers_of_hosts
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared
+from paceline.load.task import WorkerTask
 from paceline.load.trace import WorkerResults
-from paceline.load.worker import WorkerTask
 from support.refused import refused
 from support.traces import trace
 

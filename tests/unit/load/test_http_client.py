@@ -17,8 +17,8 @@ import pytest
 from paceline.load import http_client
 from paceline.load.http_client import HttpClient
 from paceline.load.request import Endpoint
+from paceline.load.task import WorkerTask
 from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, Log
-from paceline.load.worker import WorkerTask
 
 TIMEOUT = 10.0
 

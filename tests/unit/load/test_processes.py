@@ -16,8 +16,8 @@ import pytest
 from paceline.load import processes
 from paceline.load.processes import CpuPlacement, LoadFailed, lost, on_cores
 from paceline.load.request import Endpoint
+from paceline.load.task import WorkerTask
 from paceline.load.trace import BROKEN, OK, UNSENT, Trace, WorkerResults
-from paceline.load.worker import WorkerTask
 from support.traces import trace
 
 SAMPLES = np.array([3, 5], np.int32)

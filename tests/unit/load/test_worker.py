@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import json
 import os
-import pickle
 import resource
 import runpy
 import signal
@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.core import die_with_parent
 from paceline.load import worker
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.request import Endpoint, Wire
+from paceline.load.task import WorkerTask, task_message
 from paceline.load.trace import BROKEN, COLUMNS, FAILED, OK, REFUSED, SHED, TIMED_OUT, UNSENT, Log, WorkerResults
-from paceline.load.worker import RESULT, TASK, WorkerTask
+from paceline.load.worker import RESULT, TASK
 
 START = 1_000_000_000_000  # ns
 SECOND = 1_000_000_000
@@ -517,6 +519,7 @@ def parents(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int | None]]:
     """The processes that it would die with; what it changes in this one is changed back."""
     collected: list[int | None] = []
     monkeypatch.setattr(worker, "die_with_parent", collected.append)
+    monkeypatch.setattr(die_with_parent, "die_with_parent", collected.append)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield collected
     gc.enable()
@@ -551,7 +554,7 @@ def test_a_worker_reads_its_task_waits_for_the_start_and_writes_its_result(
             cpu=cpu,
             number=4,
         )
-        (tmp_path / TASK).write_bytes(pickle.dumps(task))
+        (tmp_path / TASK).write_text(json.dumps(task_message(task)))
         runpy.run_module("paceline.load.worker", run_name="__main__")
     used = time.process_time() - before
     assert capsys.readouterr().out == "ready\n"
@@ -577,7 +580,8 @@ def test_a_worker_reads_its_task_waits_for_the_start_and_writes_its_result(
 @pytest.mark.usefixtures("parents")
 def test_a_worker_whose_parent_is_gone_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    (tmp_path / TASK).write_bytes(pickle.dumps(task_of(intended=times(0.0), kinds=np.zeros(1, np.int32))))
+    alone = task_of(intended=times(0.0), kinds=np.zeros(1, np.int32))
+    (tmp_path / TASK).write_text(json.dumps(task_message(alone)))
     with pytest.raises(SystemExit, match="the parent is gone"):
         worker.main(tmp_path)
     assert not (tmp_path / RESULT).exists()

@@ -152,21 +152,10 @@ class OnnxRuntimeEngine(InferenceEngine):
     packages = ("onnxruntime",)
 
     def session(self, threads: int) -> InferenceSession:
-        import onnxruntime
+        from paceline.models.sources.onnx_file import open_onnx
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        providers: list[Any] = ["CPUExecutionProvider"]
-        if self.device != "cpu":
-            providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(self.device.partition(":")[2] or 0)}))
-            if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-                raise RuntimeError(
-                    f"onnxruntime cannot use {self.device}: it was built without CUDA; pip install onnxruntime-gpu"
-                )
-        session = onnxruntime.InferenceSession(str(self.artifact.path), options, providers=providers)
-        if self.device != "cpu" and session.get_providers()[0] != "CUDAExecutionProvider":
-            raise RuntimeError(f"onnxruntime fell back from {self.device} to the CPU; its log says why")
+        assert self.artifact.path is not None
+        session = open_onnx(self.artifact.path, threads, self.device)
         names = [spec.name for spec in self.artifact.outputs]
 
         def run(inputs: Arrays) -> Arrays:
