@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import Any
+from threading import BoundedSemaphore
+from typing import Any, Self
 
 from pydantic import BaseModel
 
 from paceline.core.benchmark import BENCHMARKS, Benchmark
 from paceline.core.case import Case
-from paceline.core.errors import InputError, unknown
+from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.network import is_closed, rule_of, shorten
 from paceline.core.parameters import Parameters
 from paceline.core.suite import Suite, expand, only
@@ -31,9 +33,13 @@ LONGEST_CASE = 24 * 3600.0  # seconds until a case is ended
 LONGEST_TEXT = 4_000
 MOST_BYTES = 100 * 1024  # of a document in YAML
 MOST_VALUES = 20_000  # in a document, however they are nested
-MOST_COMBINATIONS = 20_000  # of the lists of one entry, whether they expand or not
+MOST_COMBINATIONS = 20_000  # of the lists of all entries, whether they expand or not
+LONGEST_CHECK = 10.0  # seconds for checking a suite
+LARGE = 100  # combinations of a suite of which only some are checked at once
 DEEPEST = 12
 _LONGEST_NAME = 200
+_CHECKED_AT_ONCE = BoundedSemaphore(2)
+_WAITING_FOR_IT = BoundedSemaphore(8)  # so that requests for other things find a thread
 _INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # control characters, and lone surrogates
 
 
@@ -56,28 +62,68 @@ def parsed_suite(document: Any) -> dict[str, Any]:
     return document
 
 
-def cases_of(
-    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds, names: Sequence[str] = ()
-) -> list[Case]:
-    """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
-    check_document(document, overrides)
-    check_document(needs.model_dump(), where="the needs")
-    suite = Suite.read(document, "the suite", origin="network")
-    if len(suite.name) > _LONGEST_NAME:
-        message = f"the suite's name has {len(suite.name)} characters; at most {_LONGEST_NAME} are taken"
-        raise InputError("name-too-long", message, key="name")
+class Busy(StoreError):
+    """Others have large suites checked just now: nothing is taken."""
 
-    def lookup(name: str) -> type[Benchmark[Any]]:
+
+class _Limited:
+    """One check of a suite: it ends after a time, and of large ones there are few at once."""
+
+    def __init__(self, combinations: int) -> None:
+        self._until = time.monotonic() + LONGEST_CHECK
+        self._is_large = combinations > LARGE
+
+    def __enter__(self) -> Self:
+        if self._is_large:
+            if not _WAITING_FOR_IT.acquire(blocking=False):
+                raise Busy("many large suites are being checked just now")
+            if not _CHECKED_AT_ONCE.acquire(timeout=LONGEST_CHECK):
+                _WAITING_FOR_IT.release()
+                raise Busy("the large suites before this one take long to check")
+            self._until = time.monotonic() + LONGEST_CHECK
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_large:
+            _CHECKED_AT_ONCE.release()
+            _WAITING_FOR_IT.release()
+
+    def lookup(self, name: str) -> type[Benchmark[Any]]:
+        """A benchmark by its name, while there is time; whoever checks a suite looks up that of every case."""
+        if time.monotonic() > self._until:
+            message = f"it takes longer than {LONGEST_CHECK:g} s to check: split it into several"
+            raise InputError("too-long-to-check", message, where="the suite")
         try:
             return BENCHMARKS.registry().get(name)
         except InputError as error:
             raise error.within("", key="benchmark") from None
 
-    cases = only(expand(suite, lookup, needs.here(), overrides, MOST_CASES), names, suite.name)
+
+def cases_of(
+    document: Mapping[str, Any], overrides: Mapping[str, Any], needs: MachineNeeds, names: Sequence[str] = ()
+) -> list[Case]:
+    """The cases of a suite where its needs are met; InputError if a job from the network may not ask for them."""
+    with _Limited(check_document(document, overrides)) as limited:
+        return _cases_of(document, overrides, needs, names, limited)
+
+
+def _cases_of(
+    document: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    needs: MachineNeeds,
+    names: Sequence[str],
+    limited: _Limited,
+) -> list[Case]:
+    check_document(needs.model_dump(), where="the needs")
+    suite = Suite.read(document, "the suite", origin="network")
+    if len(suite.name) > _LONGEST_NAME:
+        message = f"the suite's name has {len(suite.name)} characters; at most {_LONGEST_NAME} are taken"
+        raise InputError("name-too-long", message, key="name")
+    cases = only(expand(suite, limited.lookup, needs.here(), overrides, MOST_CASES), names, suite.name)
     if needs.nodes > 1 and all(case.ranks == 1 for case in cases):
         message = f"'nodes' = {needs.nodes}: none of the cases is measured by several machines together: leave it out"
         raise InputError("no-case-for-several-nodes", message, key="nodes", value=needs.nodes)
-    refuse(cases)
+    refuse(cases, limited.lookup)
     return cases
 
 
@@ -95,20 +141,28 @@ def problems(
 ) -> tuple[list[InputError], list[Case]]:
     """Everything that is wrong, and the cases if nothing is."""
     try:
-        return [], cases_of(document, overrides, needs)
+        combinations = check_document(document, overrides)
     except InputError as error:
-        first = error
-    errors: list[InputError] = []
-    entries = document.get("cases")
-    for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
+        return [error], []
+    with _Limited(combinations) as limited:
         try:
-            cases_of({"name": str(document.get("name", "suite")), "cases": [entry]}, {}, needs)
+            return [], _cases_of(document, overrides, needs, (), limited)
         except InputError as error:
-            if error.code != "no-case-left":
-                error.case = number  # of the whole suite; here it was the only one
-                errors.append(error)
-        if len(errors) >= 20:
-            break
+            first = error
+        errors: list[InputError] = []
+        entries = document.get("cases")
+        for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
+            alone = {"name": str(document.get("name", "suite")), "cases": [entry]}
+            try:
+                _cases_of(alone, {}, needs, (), limited)
+            except InputError as error:
+                if error.code == "too-long-to-check":
+                    break
+                if error.code != "no-case-left":
+                    error.case = number  # of the whole suite; here it was the only one
+                    errors.append(error)
+            if len(errors) >= 20:
+                break
     return errors or [first], []
 
 
@@ -135,28 +189,32 @@ def refusals(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]
     return errors
 
 
-def refuse(cases: Iterable[Case]) -> None:
+def refuse(cases: Iterable[Case], lookup: Callable[[str], type[Benchmark[Any]]] | None = None) -> None:
     """Raise the first refusal, if there is one."""
-    refused = refusals(cases, BENCHMARKS.registry().get)
+    refused = refusals(cases, lookup or BENCHMARKS.registry().get)
     if refused:
         refused[0].message += f"; and {len(refused) - 1} more" if len(refused) > 1 else ""
         raise refused[0]
 
 
-def check_document(document: object, overrides: Mapping[str, Any] | None = None, where: str = "the suite") -> None:
-    """Refuse what is too large, too deep, or could not be stored, before anything looks closer."""
+def check_document(document: object, overrides: Mapping[str, Any] | None = None, where: str = "the suite") -> int:
+    """Refuse what is too large, too deep, or could not be stored, before anything looks closer.
+
+    How many combinations its lists make, at most.
+    """
     _check_values(document, where)
     _check_values(overrides, "the overrides")
     entries = document.get("cases") if isinstance(document, Mapping) else None
     if not isinstance(entries, list):
-        return
+        return 1
     if len(entries) > MOST_ENTRIES:
         message = f"{where} has {len(entries):,} entries, and at most {MOST_ENTRIES:,} are taken"
         raise InputError("too-many-entries", message, key="cases", value=len(entries))
-    most = _combinations(overrides or {}) * max(map(_combinations, entries), default=1)
-    if most > MOST_COMBINATIONS:
-        message = f"the lists of a case make {most:,} combinations, more than {MOST_COMBINATIONS:,}: shorten them"
-        raise InputError("too-many-combinations", message, where=where, value=most)
+    combinations = _combinations(overrides or {}) * sum(map(_combinations, entries))
+    if combinations > MOST_COMBINATIONS:
+        message = f"its lists make {combinations:,} combinations, more than {MOST_COMBINATIONS:,}: shorten them"
+        raise InputError("too-many-combinations", message, where=where, value=combinations)
+    return combinations
 
 
 def read_document(text: str, where: str, *, takes_aliases: bool = True) -> Any:

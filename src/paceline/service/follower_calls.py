@@ -27,6 +27,7 @@ from paceline.service.engines.base import (
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import STOPPED, Began, Ended, FailureKind, Job, JobEvent, JobState, Lost, Renewed
 from paceline.service.placement import gpu_indices
+from paceline.service.quiet_log import QuietLog
 
 Holder = tuple[str, AttemptKey]  # a follower and an attempt that it has, or had
 
@@ -53,6 +54,7 @@ class FollowerCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._quiet = QuietLog(_log)
         self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="follower")
 
     def poll(self, acknowledged: Mapping[str, dict[AttemptKey, int]]) -> dict[str, list[AttemptReport]]:
@@ -62,7 +64,10 @@ class FollowerCalls:
             try:
                 return list(self._engine.poll(follower, acknowledged[follower]))
             except (FollowerGone, OSError) as error:
-                _log.warning("follower %s: %s", follower, error)
+                self._quiet.warning(f"follower {follower}: {error}")
+                return None
+            except Exception as error:  # whatever one of them answers, the others are heard
+                self._quiet.warning(f"follower {follower}: its answer cannot be read: {type(error).__name__}", error)
                 return None
 
         reports = zip(acknowledged, self._threads.map(poll, acknowledged), strict=True)
@@ -78,7 +83,7 @@ class FollowerCalls:
                 else:
                     self._engine.begin(order.follower, order.assignment)
             except (FollowerGone, OSError) as error:
-                _log.warning("follower %s: %s", order.follower, error)
+                self._quiet.warning(f"follower {order.follower}: {error}")
                 return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
             return ""
 
@@ -100,14 +105,21 @@ class Presence:
 
     def start_over(self, recorded: Iterable[FollowerState]) -> None:
         """Remember only those that were let in once; whoever is present has to answer first."""
-        self.here: dict[str, FollowerState] = {}  # those that the engine lists
+        self.here: dict[str, FollowerState] = {}  # those that the engine lists and believes
+        self.refused: dict[str, FollowerState] = {}  # those that it does not believe; they are as good as gone
         self.recorded = {state.id: state for state in recorded}  # also those that have gone
         self._answered_at: dict[str, datetime] = {}
         self._since = self._now()
 
-    def see(self, present: Iterable[FollowerState]) -> None:
+    def see(self, present: Collection[FollowerState]) -> None:
         """These are here now; one that has gone has to answer again when it returns."""
-        self.here = {state.id: state for state in present}
+        self.here = {state.id: state for state in present if not state.refused}
+        # What one that is not believed says of itself is not shown, but what is known of it from before.
+        self.refused = {
+            state.id: self.recorded.get(state.id, state).model_copy(update={"refused": state.refused})
+            for state in present
+            if state.refused
+        }
         self._answered_at = {one: at for one, at in self._answered_at.items() if one in self.here}
 
     def hear(self, follower: str) -> None:
@@ -126,7 +138,7 @@ class Presence:
 
     def leaving(self, inside: Collection[str], idle: Collection[str]) -> dict[str, str]:
         """Those of the cluster that have gone, or run nothing and take nothing new, each with the reason."""
-        gone = {one: f"follower {one} is gone" for one in inside if one not in self.here}
+        gone = {one: self.refusal(one) or f"follower {one} is gone" for one in inside if one not in self.here}
         drained = [one for one in idle if one in self.here and self.here[one].draining]
         return gone | {one: f"follower {one} takes nothing new" for one in drained}
 
@@ -136,7 +148,11 @@ class Presence:
 
     def silence(self, follower: str) -> str:
         """Why a follower is given up that does not answer."""
-        return f"follower {follower} was not heard of for {self._lease.total_seconds():g} s"
+        return self.refusal(follower) or f"follower {follower} was not heard of for {self._lease.total_seconds():g} s"
+
+    def refusal(self, follower: str) -> str:
+        """Why a follower is refused; empty if it is not."""
+        return f"follower {follower} is refused: {self.refused[follower].refused}" if follower in self.refused else ""
 
     def newcomers(
         self, inside: Collection[str], busy: Collection[str], returning: Collection[Collection[str]]
@@ -176,6 +192,7 @@ class Attempts:
         self._stops: dict[Holder, int] = {}  # how often followers of such gangs were ordered to stop
         self.refused_orders: dict[Holder, str] = {}  # why those did not take an order who were given one last
         self._strangers: set[str] = set()  # jobs that followers report on and this store does not have
+        self._refused: set[tuple[Holder, int]] = set()  # who reported what was not theirs, and at which place of a gang
 
     # Reports of followers
 
@@ -208,8 +225,11 @@ class Attempts:
             return None
         attempt = (report.job_id, report.attempt)
         holder = (follower, attempt)
-        self._holders.add(holder)
         last = next((item for item in report.items if item.kind == "ended"), None)
+        if not self._was_given(holder, job, report.place):
+            (self.strays.discard if last is not None else self.strays.add)(holder)  # it may use devices all the same
+            return None
+        self._holders.add(holder)
         if report.place > 0:  # its log is stored; its end is reported again while the attempt is under way
             acknowledged, member = self._others.get(holder, 0), self._members.get(holder)
             new = [item for item in report.items if item.number > acknowledged]
@@ -252,6 +272,7 @@ class Attempts:
     def forget(self, follower: str, expected: Iterable[AttemptKey], reports: Iterable[AttemptReport]) -> None:
         """What is over and is no longer reported on will never be reported on again."""
         reported = {(report.job_id, report.attempt) for report in reports}
+        self.strays = {holder for holder in self.strays if holder[0] != follower or holder[1] in reported}
         for attempt in set(expected) - reported:
             if not self._jobs.is_current(attempt):
                 self._let_go((follower, attempt))
@@ -261,6 +282,7 @@ class Attempts:
     def tidy(self, present: Iterable[str]) -> None:
         """Forget what nobody can report any more, and the gangs whose attempt is over."""
         there, is_current = set(present), self._jobs.is_current
+        self.strays = {holder for holder in self.strays if holder[0] in there or holder in self._holders}
         for holder in [one for one in self._holders if one[0] not in there and not is_current(one[1])]:
             self._let_go(holder)
         self._members = {holder: member for holder, member in self._members.items() if is_current(holder[1])}
@@ -300,6 +322,19 @@ class Attempts:
         holder = (follower, (job.id, job.attempt))
         self._stops[holder] = self._stops.get(holder, 0) + 1
         return Order(*holder, None)
+
+    def _was_given(self, holder: Holder, job: Job, place: int) -> bool:
+        """Whether a follower has, or had, an attempt at this place of a gang; who was given it never changes."""
+        follower, (_, attempt) = holder
+        if (holder, place) in self._refused:
+            return False
+        given = self._jobs.followers_of(job, attempt)
+        if 0 <= place < len(given) and given[place] == follower:
+            return True
+        self._refused.add((holder, place))
+        message = "refused: follower %s reports on attempt %d at job %s at place %d, which it was not given"
+        _log.warning(message, follower, attempt, job.id, place)
+        return False
 
     def _new_items(self, report: AttemptReport) -> list[Item]:
         acknowledged = self._jobs.acknowledged((report.job_id, report.attempt))

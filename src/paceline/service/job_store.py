@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
 
-from paceline.core.errors import InputError
-from paceline.service.engines.base import AttemptKey, Item
+from pydantic import ValidationError
+
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.text import clean
+from paceline.service.engines.base import UNREADABLE, AttemptKey, Item
 from paceline.service.jobs import FailureKind, Job, JobEvent, JobState, Lost, Renewed, change
-from paceline.store.queue import Conflict, EventRow, LogRow, Writing
-from paceline.store.store import Store
+from paceline.store.queue import Conflict, EventRow, LogRow, QuarantineRow, Writing
+from paceline.store.reader import naming_damage
+from paceline.store.store import Store, is_the_contents_fault, reason
 
+TRIES = 3  # that a report has before what cannot be stored of it is put aside
 UNFINISHED = tuple(state for state in JobState if not state.is_final)
 ACTIVE = tuple(state for state in JobState if state.is_active)
 FINAL = tuple(state for state in JobState if state.is_final)
+
+_log = logging.getLogger(__name__)
+_Stored = TypeVar("_Stored")
+
+
+class ReportRefused(PacelineError):
+    """A report could not be stored because of what it says; it is tried again, and then without what is wrong."""
 
 
 def list_jobs(
@@ -25,7 +43,8 @@ def list_jobs(
 ) -> list[Job]:
     """Jobs in any of these states, the newest first; `before` is where an earlier page ended."""
     documents = store.queue.jobs([state.value for state in states], limit=limit, before=before)
-    return [Job.model_validate(document) for document in documents]
+    with naming_damage("read a job", store.location):
+        return [Job.model_validate(document) for document in documents]
 
 
 class JobStore:
@@ -37,11 +56,23 @@ class JobStore:
         self._lease = lease
         self.unfinished: dict[str, Job] = {}  # the first submitted first
         self._acknowledged: dict[AttemptKey, int] = {}
+        self._refusals: dict[tuple[AttemptKey, str], int] = {}  # in a row, of a follower's reports on an attempt
+        self.writes = 0
+        self.write_seconds = 0.0
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[Writing]:
+        """A transaction whose time counts."""
+        begun = time.perf_counter()
+        with self._store.queue.writing(doing) as writing:
+            yield writing
+        self.writes += 1
+        self.write_seconds += time.perf_counter() - begun
 
     def load(self) -> None:
         """Read the state from the store, and renew the leases of all that is under way."""
         jobs = {job.id: job for job in reversed(list_jobs(self._store, UNFINISHED))}
-        with self._store.queue.writing("take up the jobs") as writing:
+        with self._writing("take up the jobs") as writing:
             for job in jobs.values():
                 if job.state.is_active:
                     event = Renewed(at=self._now())
@@ -57,7 +88,8 @@ class JobStore:
         document = self._store.queue.job(job_id)
         if document is None:
             raise InputError("unknown-job", f"there is no job '{job_id}': `paceline jobs` lists them", value=job_id)
-        return Job.model_validate(document)
+        with naming_damage(f"read job '{job_id}'", self._store.location):
+            return Job.model_validate(document)
 
     def active(self) -> list[Job]:
         """Those that a follower has."""
@@ -68,10 +100,17 @@ class JobStore:
         job = self.unfinished.get(attempt[0])
         return job is not None and job.state.is_active and job.attempt == attempt[1]
 
+    def followers_of(self, job: Job, attempt: int) -> tuple[str, ...]:
+        """Who was given an attempt, the first one first; nobody if the history does not say."""
+        if self.is_current((job.id, attempt)):
+            return job.followers
+        placed = [event.document for event in self._store.queue.events(job.id) if event.kind == "placed"]
+        return tuple(placed[attempt - 1]["followers"]) if attempt <= len(placed) else ()
+
     def submit(self, job: Job) -> bool:
         """Store a new job; False if one of this id exists already."""
         event = EventRow(job.submitted_at, "submitted", {"by": job.submitted_by})
-        with self._store.queue.writing(f"take job '{job.id}'") as writing:
+        with self._writing(f"take job '{job.id}'") as writing:
             is_new = writing.submit(job.model_dump(mode="json"), event)
         if is_new:
             self.unfinished[job.id] = job
@@ -80,7 +119,7 @@ class JobStore:
     def change(self, job: Job, event: JobEvent) -> Job:
         """The job after the event; what a lost attempt has measured stays."""
         changed = change(job, event, lease=self._lease)
-        with self._store.queue.writing(f"change job '{job.id}'") as writing:
+        with self._writing(f"change job '{job.id}'") as writing:
             if isinstance(event, Lost):
                 writing.close_run(job.run_ids[-1], is_whole=False)
             _save(writing, changed, event)
@@ -89,26 +128,54 @@ class JobStore:
 
     def take_report(self, job: Job, attempt: int, follower: str, items: list[Item], events: Iterable[JobEvent]) -> Job:
         """The job after these events, stored in one transaction with the items: none counts twice, or for nothing."""
+        known = list(events)
+
+        def take(is_careful: bool) -> Job:
+            return self._take(job, attempt, follower, items, known, is_careful)
+
+        return self._refusing((job.id, attempt), follower, take)
+
+    def _refusing(self, attempt: AttemptKey, follower: str, store: Callable[[bool], _Stored]) -> _Stored:
+        """Store a report as a whole; one that was refused some times in a row without what is wrong with it."""
+        try:
+            stored = store(False)
+        except Exception as error:
+            if not is_the_contents_fault(error):
+                raise
+            refusals = self._refusals[attempt, follower] = self._refusals.get((attempt, follower), 0) + 1
+            if refusals < TRIES:
+                message = f"a report of follower {follower} on job '{attempt[0]}' cannot be stored: {reason(error)}"
+                raise ReportRefused(message) from error
+            stored = store(True)
+        self._refusals.pop((attempt, follower), None)
+        return stored
+
+    def _take(
+        self, job: Job, attempt: int, follower: str, items: list[Item], events: list[JobEvent], is_careful: bool
+    ) -> Job:
         run_id = job.run_ids[attempt - 1]
         is_current = self.is_current((job.id, attempt))
         last = items[-1] if items else None
-        with self._store.queue.writing(f"take a report on job '{job.id}'") as writing:
+        with self._writing(f"take a report on job '{job.id}'") as writing:
+            parts = _Parts(writing, job, attempt, follower, self._now(), is_careful)
             for item in items:
-                _store_item(writing, job, attempt, follower, item)
+                parts.store(item, partial(_store_item, writing, job, attempt, follower, item))
             if last is not None and not writing.acknowledge(job.id, attempt, last.number):
                 raise Conflict(f"a report on job '{job.id}' was taken by somebody else: is there a second leader?")
             if last is not None and not is_current:
-                writing.close_run(run_id, is_whole=False)  # at once, as there may be no later report
+                # At once, as there may be no later report.
+                parts.store(last, partial(writing.close_run, run_id, is_whole=False))
             elif last is not None and last.kind == "ended":
                 kind = last.failure.kind if last.failure is not None else None
                 is_whole = kind in (None, FailureKind.CASES)
                 # Of these, each case may have had its own, or the whole was ended in the middle.
                 if kind in (FailureKind.TIMEOUT, FailureKind.MEMORY):
                     is_whole = writing.is_measured(run_id)
-                writing.close_run(run_id, is_whole=is_whole)
+                is_whole = is_whole and not parts.are_aside
+                parts.store(last, partial(writing.close_run, run_id, is_whole=is_whole))
             for event in events:
-                job = change(job, event, lease=self._lease)
-                _save(writing, job, event)
+                changed = parts.store(last, partial(_change, writing, job, event, self._lease))
+                job = job if changed is None else changed
         if last is not None:
             self._acknowledged[job.id, attempt] = last.number
         if is_current:
@@ -119,9 +186,42 @@ class JobStore:
         """Store the log of a gang's follower other than the first, which reports nothing else to store."""
         lines = [item for item in items if item.text]
         if lines:
-            with self._store.queue.writing(f"keep lines of job '{job.id}'") as writing:
-                for item in lines:
-                    _store_item(writing, job, attempt, follower, item)
+            self._refusing((job.id, attempt), follower, partial(self._take_lines, job, attempt, follower, lines))
+
+    def _take_lines(self, job: Job, attempt: int, follower: str, items: list[Item], is_careful: bool) -> None:
+        with self._writing(f"keep lines of job '{job.id}'") as writing:
+            parts = _Parts(writing, job, attempt, follower, self._now(), is_careful)
+            for item in items:
+                parts.store(item, partial(_store_item, writing, job, attempt, follower, item))
+
+    def retry(self, quarantine_id: int) -> QuarantineRow:
+        """Store what is in quarantine, now that the reason may be gone; InputError says why it stays there."""
+        row, document = self._quarantined(quarantine_id)
+        try:
+            item = Item.model_validate(document)
+            with self._writing(f"store item {quarantine_id} of the quarantine") as writing:
+                _store_item(writing, self.find(row.job_id), row.attempt, row.follower, item)
+                writing.release(quarantine_id)
+        except Exception as error:
+            if not is_the_contents_fault(error):
+                raise
+            message = f"item {quarantine_id} still cannot be stored: {_words(error)}; drop it if nobody needs it"
+            raise InputError("still-refused", message, value=quarantine_id) from None
+        return row
+
+    def drop(self, quarantine_id: int) -> QuarantineRow:
+        """Delete what is in quarantine."""
+        row, _ = self._quarantined(quarantine_id)
+        with self._writing(f"drop item {quarantine_id} of the quarantine") as writing:
+            writing.release(quarantine_id)
+        return row
+
+    def _quarantined(self, quarantine_id: int) -> tuple[QuarantineRow, dict[str, Any]]:
+        quarantined = self._store.queue.quarantined_item(quarantine_id)
+        if quarantined is None:
+            message = f"there is no item {quarantine_id} in quarantine: `paceline quarantine` lists them"
+            raise InputError("unknown-item", message, value=quarantine_id)
+        return quarantined
 
     def acknowledged(self, attempt: AttemptKey, *, with_store: bool = True) -> int:
         """Up to which number an attempt's items are in the store; without it, as far as that was looked up before."""
@@ -132,12 +232,63 @@ class JobStore:
     def forget_attempt(self, attempt: AttemptKey) -> None:
         """Nobody will report on this attempt again."""
         self._acknowledged.pop(attempt, None)
+        self._refusals = {key: count for key, count in self._refusals.items() if key[0] != attempt}
 
     def _remember(self, job: Job) -> None:
         if job.state.is_final:
             self.unfinished.pop(job.id, None)
         else:
             self.unfinished[job.id] = job
+
+
+@dataclass
+class _Parts:
+    """Stores the parts of a report; one that is taken with care is stored without those that cannot be."""
+
+    writing: Writing
+    job: Job
+    attempt: int
+    follower: str
+    now: datetime
+    is_careful: bool
+    are_aside: bool = False
+
+    def store(self, item: Item | None, store: Callable[[], _Stored]) -> _Stored | None:
+        """Store what belongs to an item; None if it was put aside."""
+        if not self.is_careful or item is None:
+            return store()
+        try:
+            with self.writing.part():
+                return store()
+        except Exception as error:
+            if not is_the_contents_fault(error):
+                raise
+            self._put_aside(item, _words(error))
+            return None
+
+    def _put_aside(self, item: Item, why: str) -> None:
+        self.are_aside = True
+        row = QuarantineRow(self.job.id, self.attempt, self.follower, item.number, item.kind, why, self.now)
+        self.writing.quarantine(row, item.model_dump())
+        _log.warning(
+            "item %d (%s) of follower %s on job %s is put in quarantine: %s; `paceline quarantine` shows it",
+            *(item.number, item.kind, self.follower, self.job.id, why),
+        )
+
+
+def _words(error: Exception) -> str:
+    """Why something cannot be stored, in one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"'{'.'.join(map(str, first['loc']))}': {first['msg']}"
+    name = "" if isinstance(error, PacelineError) else f"{type(error).__name__}: "
+    return clean(name + reason(error))
+
+
+def _change(writing: Writing, job: Job, event: JobEvent, lease: timedelta) -> Job:
+    changed = change(job, event, lease=lease)
+    _save(writing, changed, event)
+    return changed
 
 
 def _save(writing: Writing, changed: Job, event: JobEvent) -> None:
@@ -147,13 +298,19 @@ def _save(writing: Writing, changed: Job, event: JobEvent) -> None:
 
 
 def _store_item(writing: Writing, job: Job, attempt: int, follower: str, item: Item) -> None:
+    if item.kind == UNREADABLE:
+        message = "the line that the follower had written of it is damaged"
+        raise InputError("unreadable-item", message, value=item.number)
+    run_id = job.run_ids[attempt - 1]
+    named = item.run.id if item.run is not None else item.record.run_id if item.record is not None else run_id
+    if named != run_id:
+        raise InputError("another-run", f"it belongs to run '{named}', and the attempt's is '{run_id}'", value=named)
     if item.run is not None:
         writing.begin_run(item.run)
     if item.record is not None:
         writing.add_record(item.record)
     if item.samples is not None:
         part = item.samples
-        run_id = job.run_ids[attempt - 1]
         writing.keep_samples(run_id, part.case_index, part.attempt, part.metric, part.unit, part.values)
     if item.text:
         writing.log(job.id, LogRow(attempt, item.number, item.at, item.text, follower))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,15 +19,24 @@ from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_orders
-from paceline.service.job_store import JobStore
+from paceline.service.job_store import JobStore, ReportRefused
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
+from paceline.service.quiet_log import QuietLog
+from paceline.service.quotas import Quotas, most_running
+from paceline.service.quotas import check as check_quotas
+from paceline.service.retention import Policy, Pruning
 from paceline.service.scheduler import events
 from paceline.service.scheduler.state import ClusterState, Demand, JobPlacement, Needs
-from paceline.store.queue import FollowerRow
+from paceline.store.queue import FollowerRow, QuarantineRow
 from paceline.store.store import Store
 
+_NO_QUOTAS = Quotas()
+_FRESH = 1.0  # seconds for which quotas that were read are used
+STALE = 10.0  # seconds after which what the leader knows is older than it should be
+DEAD = 60.0  # seconds after which a leader whose thread does not go on has to be started again
 PAUSE = 0.2  # seconds between two looks at the followers
+_SET_SECONDS = 1.0  # by which a clock that runs differs from one that was set, between two looks
 PATIENCE = timedelta(hours=24)  # that a job waits for a machine such as was never seen
 
 _log = logging.getLogger(__name__)
@@ -42,13 +52,20 @@ class Leader:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         lease: timedelta = LEASE,
         patience: timedelta = PATIENCE,
+        retention: Policy | None = None,
+        elapsed: Callable[[], float] | None = None,
     ) -> None:
+        """`elapsed` seconds never jump; without it `now` does not either."""
         self._store = store
+        self._pruning = Pruning(store, retention or Policy())
         self._engine = engine
         self._now = now
+        self._elapsed = elapsed or (lambda: now().timestamp())
+        self._clock_error = self._seconds() - self._elapsed()
         self._lease = lease
         self._patience = patience
         self._leads_since = now()
+        self._quiet = QuietLog(_log)
         self._lock = threading.RLock()
         self._woken = threading.Event()
         self._closing = False
@@ -59,13 +76,17 @@ class Leader:
         self._durations = DurationPredictor()
         self._durations.load(store)
         self.trouble = ""  # why nothing is accepted just now
+        self._quotas_at = time.monotonic()
+        self._looked_at = self._turned_at = time.monotonic()
         self._start_over()
 
     # Requests of people
 
-    def submit(self, job: Job) -> tuple[Job, bool]:
-        """Take a job; the same id again gives the one that was taken, and False."""
+    def submit(self, job: Job, quotas: Quotas = _NO_QUOTAS) -> tuple[Job, bool]:
+        """Take a job, if its owner may have it; the same id again gives the one that was taken, and False."""
         with self._lock:
+            if quotas != _NO_QUOTAS and self._store.queue.job(job.id) is None:
+                check_quotas(job, quotas, self._store)
             if not self._jobs.submit(job):
                 earlier = self.job(job.id)
                 if (earlier.suite, earlier.overrides, earlier.only) != (job.suite, job.overrides, job.only):
@@ -91,6 +112,16 @@ class Leader:
         self._woken.set()
         return job
 
+    def retry_quarantined(self, quarantine_id: int) -> QuarantineRow:
+        """Store what could not be stored before; InputError says why it still cannot be."""
+        with self._lock:
+            return self._jobs.retry(quarantine_id)
+
+    def drop_quarantined(self, quarantine_id: int) -> QuarantineRow:
+        """Delete what could not be stored."""
+        with self._lock:
+            return self._jobs.drop(quarantine_id)
+
     def job(self, job_id: str) -> Job:
         """A job as it is now."""
         with self._lock:
@@ -105,6 +136,11 @@ class Leader:
         """Who is there now."""
         with self._lock:
             return list(self._presence.here.values())
+
+    def refused(self) -> list[FollowerState]:
+        """Who is there and not believed, so that nothing is given to it or taken from it."""
+        with self._lock:
+            return list(self._presence.refused.values())
 
     def expected_end(self, job_id: str) -> datetime | None:
         """When a running job is expected to be through."""
@@ -126,12 +162,22 @@ class Leader:
             jobs = self._jobs.unfinished
             return [(jobs[demand.id], demand.seconds) for demand in first if demand.id in jobs]
 
+    @property
+    def unfinished_count(self) -> int:
+        """How many jobs wait or run."""
+        return len(self._cluster.demands)
+
     def why_it_waits(self, job_id: str) -> str:
         """Why a job that waits cannot run on the machines that are here; empty if it only waits for its turn."""
         with self._lock:
             demand = self._cluster.demands.get(job_id)
             job = self._jobs.unfinished.get(job_id)
-            if demand is None or job is None or job.state is not JobState.QUEUED or self._cluster.can_run(demand.needs):
+            if demand is None or job is None or job.state is not JobState.QUEUED:
+                return ""
+            if job_id in self._cluster.held.get(demand.owner, {}):
+                most = self._cluster.most_running.get(demand.owner, 0)
+                return f"as many jobs of '{demand.owner}' run as may at once, {most}"
+            if self._cluster.can_run(demand.needs):
                 return ""
             if demand.needs not in self._unmet:
                 here = [state for name, state in self._presence.here.items() if name in self._cluster.followers]
@@ -149,14 +195,16 @@ class Leader:
     def run(self) -> None:
         """Lead until closed."""
         with self._is_leading:
+            self._looked_at = time.monotonic()
             while not self._closing:
+                self._turned_at = time.monotonic()
                 try:
                     self.step()
                     self.trouble = ""
                 except StoreError as error:  # a full disk, a lost database: nothing is lost, nothing is taken
                     self._is_fresh = False
                     self.trouble = str(error)
-                    _log.warning("%s", error)
+                    self._quiet.warning(str(error))
                     # What is measured goes on while the store takes nothing: followers are polled, and keep items.
                     with self._lock:
                         polled = {one: self._attempts.expected(one, with_store=False) for one in self._presence.here}
@@ -164,7 +212,7 @@ class Leader:
                 except Exception as error:  # a defect must not end the one thread that brings results in
                     self._is_fresh = False
                     self.trouble = f"the leader met a defect of its own: {type(error).__name__}: {error}"
-                    _log.exception("a look at the followers failed")
+                    self._quiet.warning(self.trouble, error)
                 self._woken.wait(PAUSE)
                 self._woken.clear()
 
@@ -187,6 +235,8 @@ class Leader:
                 self._start_over()
             # Give up those that are gone; one that is new has to answer before it gets anything.
             self._presence.see(present)
+            for follower in self._presence.refused:
+                self._quiet.warning(self._presence.refusal(follower))
             inside = self._cluster.followers
             self._remove_followers(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
             self._attempts.tidy(self._presence.here)
@@ -197,15 +247,21 @@ class Leader:
                 return
             for follower in answers:
                 self._presence.hear(follower)
+            if self._is_clock_set():
+                return
             # After they were polled: a leader that was held up itself must not blame those who wait for it. And before
             # their reports are taken: a gang that lost one of them must not be placed there once more.
             self._remove_followers(self._presence.silent(self._cluster.followers))
             for follower, reports in answers.items():
                 self._attempts.forget(follower, expected[follower], reports)
                 for report in reports:
-                    self._take_report(follower, report)
+                    try:
+                        self._take_report(follower, report)
+                    except ReportRefused as error:  # nothing of it is stored; the others go on
+                        self._quiet.warning(str(error))
             self._add_followers()
             self._give_up_stuck()
+            self._take_quotas()
             orders: list[Order] = []
             for job in self._jobs.active():
                 more, lost = next_orders(job, self._attempts, self._presence, self._lease, self._now())
@@ -216,6 +272,49 @@ class Leader:
         refused = self._calls.send(orders)
         with self._lock:
             self._attempts.refused_orders = refused
+            self._looked_at = time.monotonic()
+        self._pruning.look(self._now())
+
+    def _is_clock_set(self) -> bool:
+        """Whether the clock was set: leases are then counted anew, as after a restart, and nobody is blamed for it."""
+        error = self._seconds() - self._elapsed()
+        jump, self._clock_error = error - self._clock_error, error
+        if abs(jump) < _SET_SECONDS:
+            return False
+        _log.warning("the clock was set by %+.0f s: leases are counted anew", jump)
+        self._is_fresh = False
+        return True
+
+    @property
+    def age(self) -> float:
+        """Seconds since it last knew of its followers and had their reports in the store; 0 before it leads."""
+        return time.monotonic() - self._looked_at if self._is_leading.locked() else 0.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its own thread goes on, be it only to find that the store is away."""
+        return not self._is_leading.locked() or time.monotonic() - self._turned_at < DEAD
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes jobs and knows its followers."""
+        return self.is_live and not self.trouble and self.age < STALE
+
+    @property
+    def edition(self) -> tuple[int, float, str]:
+        """Another one after every change of a job and every look at the followers."""
+        return self._jobs.writes, self._looked_at, self.trouble
+
+    @property
+    def leases(self) -> list[datetime]:
+        """Until when each job that a follower has is its own."""
+        with self._lock:
+            return [job.lease_until for job in self._jobs.active() if job.lease_until is not None]
+
+    @property
+    def store_writes(self) -> tuple[int, float]:
+        """How many changes of jobs were stored, and how many seconds that took in all."""
+        return self._jobs.writes, self._jobs.write_seconds
 
     @contextmanager
     def _or_start_over(self) -> Iterator[None]:
@@ -224,7 +323,7 @@ class Leader:
             yield
         except StoreError as error:
             self._is_fresh = False
-            _log.warning("%s", error)
+            self._quiet.warning(str(error))
 
     def _start_over(self) -> None:
         """Read the state from the store."""
@@ -235,6 +334,7 @@ class Leader:
         self._presence.start_over(FollowerState.model_validate(row.document) for row in self._store.queue.followers())
         self._unmet: dict[Needs, str] = {}  # why jobs of such needs wait, while the followers are the same
         self._cluster = ClusterState()  # of followers that answer
+        self._cluster.most_running = most_running(self._store.queue.tokens())
         for job in list(self._jobs.unfinished.values()):
             if job.state is JobState.QUEUED:
                 self._enqueue(job)
@@ -245,7 +345,7 @@ class Leader:
         """All at once, so that nothing is given to one that is next to go."""
         why_lost: dict[str, str] = {}
         for follower, reason in reasons.items():
-            _log.warning("%s", reason)
+            self._quiet.warning(reason)
             self._unmet.clear()
             going = self._cluster.followers[follower]
             for job_id in list(going.running):
@@ -327,6 +427,14 @@ class Leader:
                 failure = JobFailure(kind=FailureKind.UNPLACEABLE, message=message)
                 self._jobs.change(job, Refused(at=self._now(), failure=failure))
                 self._store_placements(events.cancelled(self._cluster, job.id, self._seconds()))
+
+    def _take_quotas(self) -> None:
+        """Look once a second at what owners may have running: another process may change that."""
+        if time.monotonic() - self._quotas_at > _FRESH:
+            limits = most_running(self._store.queue.tokens())
+            self._quotas_at = time.monotonic()
+            if limits != self._cluster.most_running:
+                self._store_placements(events.limited(self._cluster, limits, self._seconds()))
 
     def _lose(self, job: Job, reason: str, cause: FailureKind = FailureKind.LOST) -> None:
         """An attempt came to nothing: what it measured stays, and the job waits again if it may."""

@@ -54,6 +54,7 @@ class DurationPredictor:
             submitted_at=job.submitted_at.timestamp(),
             priority=job.priority,
             error=error,
+            owner=job.submitted_by,
         )
 
     def observe(self, job: Job, gpus: Sequence[str], items: Iterable[Item]) -> bool:

@@ -28,9 +28,8 @@ from paceline.core.errors import StoreError
 from paceline.core.run import RunRecords
 from paceline.report.render.html import page_templates
 from paceline.service.api.errors import EXPECTED, refused
-from paceline.service.api.guard import OPEN_PATHS
 from paceline.service.api.tokens import Caller, Scope
-from paceline.service.leader import Leader
+from paceline.service.leader import STALE, Leader
 from paceline.store.store import Store
 from paceline.version import VERSION
 from paceline.web.job_history import STATES, counted, span
@@ -52,6 +51,7 @@ class Site:
     report: Callable[[RunRecords], str]
     navigation: list[tuple[str, str]]  # path and title of each entry
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    _parts: dict[Hashable, tuple[BaseModel, str]] = field(default_factory=dict)  # the latest view of each, rendered
 
     def answer(
         self,
@@ -61,23 +61,40 @@ class Site:
         *,
         scripts: Iterable[str] = (),
         status: int = 200,
+        is_shared: bool = False,
         **more: Any,
     ) -> Response:
-        """The view as a page, as a part of one (`?part=live`), or as JSON."""
+        """The view as a page, as a part of one (`?part=live`), or as JSON.
+
+        One that `is_shared` is the same object for all who ask, and so is the text of its part.
+        """
         if wants_json(request):
             return JSONResponse(view.model_dump(mode="json"), status)
         is_part = request.query_params.get("part") == "live"
         loaded = [] if is_part else [rendered(name) for name in scripts]
         values = {"view": view, "is_part": is_part, "scripts": loaded, "now": datetime.now(UTC)}
-        text = templates().get_template(template).render(**values | self.shared_values(request) | more)
+        values |= self.shared_values(request) | more
+        if is_shared and is_part and not values["trouble"] and values["age"] is None:
+            text = self._shared_part(template, values)
+        else:
+            text = templates().get_template(template).render(**values)
         return secured(HTMLResponse(text, status), loaded)
+
+    def _shared_part(self, template: str, values: dict[str, Any]) -> str:
+        """The text of a part, rendered once for all who see the same of the same view."""
+        view, key = values["view"], (template, values["may_submit"])
+        earlier, text = self._parts.get(key, (None, ""))
+        if earlier is not view:
+            text = templates().get_template(template).render(**values)
+            self._parts[key] = (view, text)
+        return text
 
     def shared_values(self, request: Request) -> dict[str, Any]:
         """What every page needs in addition to its own values."""
         # A page that is open to all shows everybody the same.
-        visitor: Caller | None = None if request.url.path in OPEN_PATHS else request.state.caller
+        visitor: Caller | None = None if request.state.is_open else request.state.caller
         try:
-            has_login = bool(self.store.queue.tokens())
+            has_login = bool(request.app.state.context.tokens.rows())
         except StoreError:
             has_login = False
         here = request.url.path
@@ -94,7 +111,8 @@ class Site:
             "may_submit": visitor is not None and visitor.scope >= Scope.SUBMIT,
             "has_login": has_login,
             "token": self.form_token(visitor) if visitor else "",
-            "trouble": self.leader.trouble,
+            "trouble": self.leader.trouble if visitor else "",  # it may name what is only for those who are let in
+            "age": self.leader.age if self.leader.age > STALE else None,
         }
 
     def error(self, request: Request, status: int, message: str) -> Response:
@@ -106,11 +124,9 @@ class Site:
         """What a form must carry, so that no other site can send it in a visitor's name."""
         return hmac.new(self._secret, visitor.name.encode(), hashlib.sha256).hexdigest()
 
-    def check_form(self, request: Request, form: Form, scope: Scope) -> Caller:
-        """Who sent a form; refused unless it came from a page of this leader and its sender has the scope."""
+    def check_form(self, request: Request, form: Form) -> Caller:
+        """Who sent a form; refused unless it came from a page of this leader."""
         visitor: Caller = request.state.caller
-        if visitor.scope < scope:
-            raise HTTPException(403, f"this needs a token with the scope '{scope.word}'")
         if not hmac.compare_digest(form.get("token").encode(), self.form_token(visitor).encode()):
             raise HTTPException(403, "the form is older than this leader: load the page again and send it once more")
         return visitor
@@ -149,7 +165,8 @@ class AnswerCache(Generic[Answer]):
     """The latest answers to the latest questions.
 
     However many ask, at most one is computed at any time; and whoever asks the same again and again, while results
-    come in, makes the leader work a tenth of the time at most.
+    come in, makes the leader work a tenth of the time at most, unless an
+    answer is always the latest.
     """
 
     def __init__(
@@ -157,10 +174,13 @@ class AnswerCache(Generic[Answer]):
         edition: Callable[[], Hashable],
         clock: Callable[[], float] = time.monotonic,
         longest: float = 60.0,  # seconds that an answer is given without being computed again
+        *,
+        is_latest: bool = False,
     ) -> None:
         self._edition = edition
         self._clock = clock
         self._longest = longest
+        self._is_latest = is_latest
         self._lock = threading.Lock()
         self._computed: OrderedDict[Hashable, _Computed[Answer]] = OrderedDict()
 
@@ -171,7 +191,8 @@ class AnswerCache(Generic[Answer]):
             edition, begun = self._edition(), self._clock()
             age = begun - cached.at if cached else 0.0
             is_current = cached is not None and cached.edition == edition and age < self._longest
-            if cached is None or not (is_current or age < cached.seconds * _REST):
+            is_resting = cached is not None and not self._is_latest and age < cached.seconds * _REST
+            if cached is None or not (is_current or is_resting):
                 answer = compute()
                 ended = self._clock()
                 cached = self._computed[question] = _Computed(answer, edition, ended, ended - begun)

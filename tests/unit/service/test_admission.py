@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -36,24 +37,30 @@ def _refusals(benchmark: str, **parameters: Any) -> list[InputError]:
 @pytest.mark.parametrize(
     ("benchmark", "parameters", "named", "words"),
     [
-        ("train", {"model": "os:system"}, "model", "import code"),
-        ("inference", {"model": "my.package:factory"}, "model", "import code"),
-        ("train", {"model": "/etc/passwd"}, "model", "invalid characters"),
+        ("train", {"model": "os:system"}, "model", "run code"),
+        ("inference", {"model": "my.package:factory"}, "model", "run code"),
+        ("train", {"model": "/etc/passwd"}, "model", "read a file"),
+        ("inference", {"model": "./net.onnx"}, "model", "read a file"),
+        ("train", {"model": "net.py:make"}, "model", "run code"),
+        ("inference", {"model": "net.cloudpickle"}, "model", "run code"),
+        ("inference", {"model": "resnet50", "input": "1x8"}, "input", "may not name"),
+        ("command", {"exec": "reboot"}, "exec", "is a command to run"),
+        ("serve", SERVE | {"model": "tiny/config.json"}, "model", "read a file"),
         ("train", {"model": "$(reboot)"}, "model", "invalid characters"),
-        ("blas-functions", {"models": ["resnet50", "os:system"]}, "models", "import code"),
+        ("blas-functions", {"models": ["resnet50", "os:system"]}, "models", "run code"),
         ("blas-functions", {"file": "/etc/passwd"}, "file", "file"),
         ("dnn-functions", {"file": "shapes.yaml"}, "file", "file"),
         ("disk", {"folder": "/home"}, "folder", "folder"),
         ("disk", {"raw_device": "/dev/sda"}, "raw_device", "device"),
-        ("tcp", {"hosts": ["10.0.0.1:22"]}, "hosts", "whom a machine talks to"),
-        ("tcp", {"peer": "10.0.0.1"}, "peer", "whom a machine talks to"),
-        ("rdma", {"peer": "10.0.0.1"}, "peer", "whom a machine talks to"),
-        ("collective", {"backend": "mpi", "hosts": "/etc/hosts"}, "hosts", "leader chooses"),
+        ("tcp", {"endpoints": ["10.0.0.1:22"]}, "endpoints", "whom a machine talks to"),
+        ("tcp", {"remote_host": "10.0.0.1"}, "remote_host", "whom a machine talks to"),
+        ("rdma", {"remote_host": "10.0.0.1"}, "remote_host", "whom a machine talks to"),
+        ("collective", {"backend": "mpi", "hostfile": "/etc/hosts"}, "hostfile", "leader chooses"),
         ("megatron-gpt", {"code_base": "/opt/code"}, "code_base", "code to run"),
         ("megatron-gpt", {"code_base": "x", "python": "/bin/sh"}, "python", "program"),
         ("megatron-gpt", {"code_base": "x", "extra": ["--exec"]}, "extra", "arguments"),
         ("megatron-gpt", {"code_base": "x", "data_path": "/data"}, "data_path", "files"),
-        ("serve", SERVE | {"model": "os:system"}, "model", "import code"),
+        ("serve", SERVE | {"model": "os:system"}, "model", "run code"),
         ("serve", SERVE | {"requests": {"dataset": "/etc"}}, "requests.dataset", "file"),
         ("serve", SERVE | {"load": {"arrival": "trace", "file": "/etc/passwd"}}, "load.file", "file"),
         ("serve", SERVE | {"server": {"kind": "url", "url": "http://10.0.0.1", "model": "m"}}, "server.url", "ALLOWED"),
@@ -253,3 +260,40 @@ def test_a_suite_has_so_many_cases_and_no_more() -> None:
     document = {"name": "x", "cases": [{"benchmark": "gemm", "repeat": 3000}]}
     with refused("too-many-cases", case=1):
         admission.cases_of(document, {}, MachineNeeds())
+
+
+class TestHowLongACheckTakes:
+    """However a suite is written, nobody else waits long for its check."""
+
+    def test_a_suite_that_is_too_large_is_not_looked_at_entry_by_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry = {"benchmark": "gemm", "size": list(range(1, 141)), "seed": list(range(140)), "only_on": "cuda"}
+        looked_up: list[str] = []
+        monkeypatch.setattr("paceline.service.admission.Suite.read", lambda *_, **__: looked_up.append("read"))
+        for count, code in ((100, "too-many-values"), (2, "too-many-combinations"), (501, "too-many-entries")):
+            document = {"name": "x", "cases": [entry if count < 500 else {"benchmark": "gemm"}] * count}
+            problems, _ = admission.problems(document, {}, MachineNeeds())
+            assert [problem.code for problem in problems] == [code]
+        assert looked_up == []
+
+    def test_a_check_ends_when_its_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(admission, "LONGEST_CHECK", -1.0)
+        document = {"name": "x", "cases": [{"benchmark": "gemm"}] * 3}
+        with refused("too-long-to-check"):
+            admission.cases_of(document, {}, MachineNeeds())
+        problems, cases = admission.problems(document, {}, MachineNeeds())
+        assert ([problem.code for problem in problems], cases) == (["too-long-to-check"], [])
+
+    def test_of_large_suites_only_so_many_wait_to_be_checked_and_small_ones_do_not(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken = BoundedSemaphore(1)
+        taken.acquire()
+        monkeypatch.setattr(admission, "_WAITING_FOR_IT", taken)
+        large = {"name": "x", "cases": [{"benchmark": "gemm"}] * (admission.LARGE + 1)}
+        small = {"name": "x", "cases": [{"benchmark": "gemm"}]}
+        with pytest.raises(admission.Busy):
+            admission.problems(large, {}, MachineNeeds())
+        assert len(admission.problems(small, {}, MachineNeeds())[1]) == 1
+        taken.release()
+        assert len(admission.problems(large, {}, MachineNeeds())[1]) == admission.LARGE + 1
+        assert taken.acquire(blocking=False), "it is given back"

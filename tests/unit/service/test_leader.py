@@ -154,6 +154,28 @@ def test_a_leader_that_was_held_up_itself_blames_nobody(store: Store, clock: Clo
     assert (kept(store).state, kept(store).attempt) == (JobState.PLACED, 1)
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_takes_no_job_from_its_follower(store: Store, clock: Clock, hours: int) -> None:
+    """A silent one is given up after a lease that really passed, neither at once nor an hour late."""
+    engine, elapsed = ScriptedEngine(["one"]), [0.0]
+    leader = Leader(store, engine, clock, elapsed=lambda: elapsed[0])
+    leader.submit(a_job())
+    leader.step()
+    leader.step()
+    engine.silent = {"one"}
+    clock.pass_(hours * 3600.0)
+    for seconds in (0.0, 1.0):
+        elapsed[0] += seconds
+        clock.pass_(seconds)
+        leader.step()
+    assert kept(store).state is JobState.PLACED
+    for seconds in (BEYOND_LEASE, 1.0):
+        elapsed[0] += seconds
+        clock.pass_(seconds)
+        leader.step()
+    assert kept(store).state is JobState.QUEUED
+
+
 def test_followers_that_go_together_cost_a_job_one_attempt(store: Store, clock: Clock) -> None:
     engine = ScriptedEngine(["one", "two", "three"])
     leader = Leader(store, engine, clock)

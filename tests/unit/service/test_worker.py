@@ -257,6 +257,17 @@ def test_half_a_line_is_no_item_and_is_mended(tmp_path: Path) -> None:
     assert [(item.number, item.text) for item in spool.items()] == [(1, "one"), (2, "two")]
 
 
+def test_a_damaged_line_keeps_no_other_back(tmp_path: Path) -> None:
+    spool = Spool.make(tmp_path / "job.1", Assignment(job_id="job", attempt=1, run_id="run", suite={}))
+    for text in ("one", "two", "three"):
+        spool.append("log", text=text)
+    items = tmp_path / "job.1" / "items.jsonl"
+    items.write_bytes(items.read_bytes().replace(b'"two"', b'"t\xff\x00\r'))
+    found = Spool(tmp_path / "job.1").items()
+    assert [(item.number, item.kind) for item in found] == [(1, "log"), (2, "unreadable"), (3, "log")]
+    assert r"t\xff\x00\r" in found[1].text
+
+
 def test_one_process_speaks_at_a_time(tmp_path: Path) -> None:
     spool = Spool.make(tmp_path / "job.1", Assignment(job_id="job", attempt=1, run_id="run", suite={}))
     with spool.exclusively() as is_mine:
@@ -273,9 +284,11 @@ def test_a_spool_that_takes_nothing_more_is_named(bench: Bench) -> None:
     bench.until(lambda: "began" in bench.kinds())
     told = bench.spool().folder / "items.jsonl"
     kept = told.with_suffix(".kept")
+    child = bench.worker._children["job", 1]
+    child.send_signal(signal.SIGSTOP)  # or it makes the file anew before there is something in its place
     told.rename(kept)
     told.mkdir()  # not even root can write into it
-    child = bench.worker._children["job", 1]
+    child.send_signal(signal.SIGCONT)
     child.wait(PATIENCE)
     told.rmdir()
     kept.rename(told)

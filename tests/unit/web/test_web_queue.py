@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from paceline.core.record import Outcome
+from paceline.service.api import tokens
 from paceline.service.engines.base import Meeting
 from paceline.service.jobs import FailureKind, JobFailure, MachineNeeds
-from paceline.web import site
 from paceline.web.pages import queue
 from support.scripted_followers import a_job
 
@@ -64,7 +64,7 @@ def test_a_long_queue_is_shown_page_by_page(visited: Any) -> None:
     assert visited.get("/?page=none").status_code == 400
 
 
-def test_many_who_look_at_a_long_queue_share_one_look(visited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_who_look_share_one_look_until_something_changes(visited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     waiting = visited.leader.waiting
 
@@ -76,14 +76,35 @@ def test_many_who_look_at_a_long_queue_share_one_look(visited: Any, monkeypatch:
     for number in range(queue.WAITING + 3):
         job(visited, f"job-{number:03}")
     assert [len(visited.json("/")["waiting"]) for _ in range(2)] == [50] * 2
-    assert asked == [50, 50]
+    assert len(asked) == 1
+    job(visited, "one-more")
+    assert visited.json("/")["counts"]["queued"] == queue.WAITING + 4 - 2  # the machines have two
+    assert len(asked) == 2
+
+
+def test_of_a_long_queue_all_see_the_order_of_a_moment_ago(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue, "LONG", 2)
-    monkeypatch.setattr(site, "_REST", 0.0)
-    assert [len(visited.json(path)["waiting"]) for path in ("/", "/", "/?page=2", "/")] == [50, 50, 1, 50]
-    assert asked == [50] * 3 + [100]
-    time.sleep(queue.FRESH)
-    visited.json("/")
-    assert asked == [50] * 3 + [100, 50]
+    monkeypatch.setattr(queue, "FRESH", 3600.0)
+    visited = request.getfixturevalue("visited")
+    for number in range(3):
+        job(visited, f"job-{number}")
+    before = visited.json("/")["waiting"]
+    job(visited, "later")
+    assert visited.json("/")["waiting"] == before
+
+
+def test_who_may_only_read_does_not_see_the_part_of_who_may_submit(visited: Any) -> None:
+    parts = []
+    for name, scope in (("ann", tokens.Scope.SUBMIT), ("bob", tokens.Scope.READ)) * 2:
+        token, row = tokens.make(name, scope, None)
+        with visited.store.queue.writing("make a token") as writing:
+            writing.put_token(row)
+        visited.client.app.state.context.tokens.forget()
+        headers = {"accept": "text/html", "authorization": f"Bearer {token}"}
+        parts.append(visited.client.get("/?part=live", headers=headers).text)
+    assert ['href="/submit"' in part for part in parts] == [True, False] * 2
 
 
 def test_only_the_changing_part_is_fetched_again(visited: Any) -> None:
@@ -121,6 +142,20 @@ def test_a_job_tells_what_happened(visited: Any) -> None:
         "Failed: 1 of 1 cases did not succeed",
     ]
     assert 'id="live" data-over' in visited.page("/jobs/mine")
+
+
+def test_a_job_that_failed_does_not_say_that_all_was_measured(visited: Any) -> None:
+    job(visited, "mine")
+    visited.leader.step()
+    attempt = visited.engine.attempt("mine")
+    attempt.begin(cases=2)
+    attempt.record()
+    attempt.record(1, Outcome.FAILED)
+    attempt.end(JobFailure(kind=FailureKind.CASES, message="1 of 2 cases did not succeed"))
+    visited.leader.step()
+    ended = visited.json("/jobs/mine")
+    assert ended["answer"] == "mine failed: 1 of 2 cases measured."
+    assert (ended["done"], ended["total"]) == (2, 2)
 
 
 def test_the_end_of_the_log_is_shown(visited: Any) -> None:
@@ -199,6 +234,31 @@ def test_machines_tell_what_they_have_and_did(visited: Any) -> None:
     visited.leader.step()
     assert visited.json("/machines")["answer"] == "1 machine here, 1 gone."
     assert visited.json(f"/machines/{where}")["answer"] == f"{where} is not here."
+
+
+def test_a_refused_machine_is_shown_with_the_reason(visited: Any) -> None:
+    visited.leader.step()
+    why = "its token was revoked on 2030-01-01 at 00:00 UTC"
+    visited.engine.refused = {"one": why, "<b>stranger</b>": "it shows no token"}
+    visited.engine.present.append("<b>stranger</b>")
+    visited.leader.step()
+    listed = visited.json("/machines")
+    assert listed["answer"] == "1 machine here, 2 refused."
+    reasons = {one["machine"]["id"]: (one["machine"]["refused"], one["is_here"]) for one in listed["machines"]}
+    assert reasons == {"two": ("", True), "one": (why, False), "<b>stranger</b>": ("it shows no token", False)}
+    page = visited.page("/machines")
+    assert f'<span class="badge">refused</span> <div class="muted small">{why}</div>' in page
+    assert "<b>stranger" not in page
+    assert visited.json("/machines/one")["answer"] == f"one is refused: {why}."
+    assert visited.json("/")["refused"] == ["<b>stranger</b>", "one"]
+    assert '2 machines refused: see <a href="/machines">' in visited.page("/")
+    answer = visited.json("/api/v1/followers")
+    assert {one["id"]: (one["present"], bool(one["refused"])) for one in answer["followers"]} == {
+        "two": (True, False),
+        "one": (False, True),
+        "<b>stranger</b>": (False, True),
+    }
+    assert visited.json("/api/v1/jobs")["refused"]["one"] == why
 
 
 @pytest.mark.parametrize("path", ["/jobs/none", "/runs/none", "/machines/none"])

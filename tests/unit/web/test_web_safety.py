@@ -156,3 +156,24 @@ def test_logging_in_leads_nowhere_else(visited: Any, path: str) -> None:
 def test_an_expired_token_is_none(visited: Any) -> None:
     token = add_token(visited, "read", lasts=timedelta(seconds=-1))
     assert visited.send("/login", {"secret": token}).status_code == 403
+
+
+def test_only_who_submitted_a_job_is_offered_to_cancel_it_and_can(visited: Any) -> None:
+    visited.leader.submit(a_job("theirs", submitted_by="somebody"))
+    visited.send("/login", {"secret": add_token(visited, "submit")})
+    mine = visited.submit(kind="suite", suite="quick")
+    assert "Cancel the job" in visited.page(f"/jobs/{mine}")
+    assert "Cancel the job" not in visited.page("/jobs/theirs")
+    form = visited.form("/submit")
+    assert visited.send("/jobs/theirs/cancel", form).status_code == 403
+    assert not visited.leader.job("theirs").state.is_final
+    assert visited.send(f"/jobs/{mine}/cancel", form).status_code == 303
+
+
+def test_every_page_says_when_what_it_shows_is_old(visited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    visited.leader.submit(a_job("mine"))
+    assert not any(" old.</b>" in visited.page(path) for path in PATHS)
+    monkeypatch.setattr(type(visited.leader), "age", property(lambda _: 75.0))
+    for path in PATHS:
+        assert "<b>This page is 75 s old.</b>" in visited.page(path), path
+        assert "<b>This page is 75 s old.</b>" in visited.page(f"{path}?part=live"), path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from random import Random
 from typing import Any
 
 import pytest
@@ -162,3 +164,19 @@ def test_a_document_that_would_grow_beyond_measure_is_refused(text: str) -> None
 )
 def test_values_read_as_people_write_them(text: str, value: object) -> None:
     assert forms.read_value(text) == value
+
+
+def test_values_are_split_at_each_comma_that_is_neither_within_brackets_nor_before_a_setting() -> None:
+    comma = re.compile(r",(?!\s*\w+=)(?![^()\[\]{}]*[)\]}])")  # the same, in a time that grows with the square
+    draw = Random(6)
+    for _ in range(2_000):
+        text = "".join(draw.choices(",,,()[]{} a1=_:.", k=draw.randrange(30)))
+        assert forms.split_values(text) == comma.split(text), text
+
+
+@pytest.mark.parametrize("field", ["p.size", "set"])
+def test_a_field_is_not_longer_than_any_text_may_be(shared: Any, field: str) -> None:
+    kind = "suite" if field == "set" else "benchmark"
+    text = "size=" + "," * 9_000 if field == "set" else "," * 9_000
+    told = checked(shared, kind=kind, **{field: text})
+    assert told["errors"][field] == "it has 9,000 characters; at most 4,000 are taken"

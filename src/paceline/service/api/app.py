@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -22,13 +23,16 @@ from paceline.service import admission, job_store
 from paceline.service.api import documents as d
 from paceline.service.api import errors, tokens
 from paceline.service.api.errors import Refused, declared, not_found, unavailable
-from paceline.service.api.guard import PREFIX, Guard, Limits
-from paceline.service.api.tokens import Tokens
+from paceline.service.api.guard import PREFIX, Guard, Limits, needs
+from paceline.service.api.metrics import OPENMETRICS, leader_metrics
+from paceline.service.api.tokens import Caller, Scope, Sessions, Tokens
+from paceline.service.credentials import state_of
 from paceline.service.engines.base import AttemptProgress, FollowerState
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
 from paceline.service.leader import Leader
 from paceline.service.placement import gpu_indices
-from paceline.store.queue import TokenRow
+from paceline.service.quotas import OVER_QUOTA
+from paceline.store.queue import QuarantineRow, TokenRow
 from paceline.store.store import Store
 from paceline.version import VERSION
 
@@ -38,6 +42,7 @@ Every request but the one for the leader's health carries `Authorization: Bearer
 its own machine and nobody has made a token yet."""
 
 JobId = Annotated[str, Path(pattern=JOB_ID)]
+RowId = Annotated[int, Path(ge=1, lt=2**31)]
 RunId = Annotated[str, Path(pattern=d.RUN_ID)]
 TokenName = Annotated[str, Path(pattern=d.TOKEN_NAME)]
 Cursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,17}_[A-Za-z0-9][A-Za-z0-9-]{0,39}$")]
@@ -48,6 +53,7 @@ States = Annotated[list[JobState] | None, Query()]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _PAGE = {"description": "A page", "content": {"text/html": {"schema": {"type": "string"}}}}
+_METRICS = {"description": "Metrics", "content": {OPENMETRICS.partition(";")[0]: {"schema": {"type": "string"}}}}
 # The page has its own scripts; whatever a name in it may inject, it gets neither the token nor the API.
 _ISOLATED = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
@@ -63,28 +69,42 @@ def create_app(
     report: Callable[[RunRecords], str],
     pages: APIRouter | None = None,
     limits: Limits | None = None,
+    secret: bytes | None = None,
+    proxies: Collection[str] = (),
 ) -> FastAPI:
-    """The application for one leader; `pages` are routes outside /api, which use the same tokens by a cookie."""
+    """The application for one leader; `pages` are routes outside /api, which use sessions that `secret` signs."""
     app = FastAPI(
         title="Paceline leader",
         version=VERSION,
         description=DESCRIPTION,
-        openapi_url=f"{PREFIX}/openapi.json",
+        openapi_url=None,  # the routes here have it, and the scope that it needs
         docs_url=None,  # those pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        responses=errors.declared(400, 401, 403, 408, 413, 415, 422, 429, 503),
     )
     BENCHMARKS.registry()  # reading every benchmark takes a second, which nobody who submits should wait for
-    context = ApiContext(leader, store, Tokens(store), report)
+    context = ApiContext(leader, store, Tokens(store), Sessions(secret or secrets.token_bytes(32)), report)
     app.state.context = context
     errors.install(app)
-    for router in (_job_routes(context), _result_routes(context), _catalogue_routes(), _admin_routes(context)):
-        app.include_router(router, prefix=PREFIX)
-    if pages is not None:
-        app.include_router(pages, include_in_schema=False)
-    app.add_middleware(Guard, store=store, tokens=context.tokens, is_local=is_local, limits=limits or Limits())
+    routers = [_job_routes(context), _quarantine_routes(context), _result_routes(context)]
+    routers += [_catalogue_routes(app), _admin_routes(context)]
+    for router in [*routers, pages] if pages is not None else routers:
+        app.router.routes.extend(router.routes)  # side by side, so that the guard finds the one that will answer
+    app.add_middleware(
+        Guard,
+        store=store,
+        tokens=context.tokens,
+        sessions=context.sessions,
+        routes=app.router.routes,
+        is_local=is_local,
+        limits=limits or Limits(),
+        proxies=proxies,
+    )
     return app
+
+
+def _router(tag: str) -> APIRouter:
+    return APIRouter(prefix=PREFIX, tags=[tag], responses=declared(400, 401, 403, 408, 413, 415, 422, 429, 503))
 
 
 @dataclass(frozen=True)
@@ -94,6 +114,7 @@ class ApiContext:
     leader: Leader
     store: Store
     tokens: Tokens
+    sessions: Sessions
     report: Callable[[RunRecords], str]
 
     def job(self, job_id: str) -> Job:
@@ -116,25 +137,28 @@ class ApiContext:
 
 def _job_routes(context: ApiContext) -> APIRouter:
     """Submit, list, look at, stop, read the log."""
-    router = APIRouter(tags=["jobs"])
+    router = _router("jobs")
     leader, queue = context.leader, context.store.queue
 
     @router.post("/jobs", status_code=201, responses={200: {"model": d.JobView}, **declared(409)})
+    @needs(Scope.SUBMIT)
     def submit(sent: JobRequest, request: Request, response: Response) -> d.JobView:
         """Submit a job. The same id again gives the existing job, with 200."""
         request.state.subject = sent.id  # for the audit log
         if leader.trouble:
             raise unavailable(leader.trouble)
-        job = admission.new_job(sent, by=request.state.caller.name)
+        caller: Caller = request.state.caller
+        job = admission.new_job(sent, by=caller.name)
         try:
-            job, is_new = leader.submit(job)
+            job, is_new = leader.submit(job, caller.quotas)
         except InputError as error:
-            raise Refused.of(error, 409) from None
+            raise Refused.of(error, 403 if error.code == OVER_QUOTA else 409) from None
         response.status_code = 201 if is_new else 200
         return view(job)
 
-    @router.get("/jobs")
-    def list_jobs(state: States = None, cursor: Cursor = None, limit: Limit = 100) -> d.JobsPage:
+    @router.get("/jobs", responses={200: {"model": d.JobsPage}}, response_model=None)
+    @needs(Scope.READ)
+    def list_jobs(state: States = None, cursor: Cursor = None, limit: Limit = 100) -> Response:
         """Jobs, the newest first."""
         before = None
         if cursor is not None:
@@ -150,21 +174,31 @@ def _job_routes(context: ApiContext) -> APIRouter:
         if len(page) > limit:
             last = page[limit - 1]
             following = f"{(last.submitted_at - _EPOCH) // _MICROSECOND}_{last.id}"
-        return d.JobsPage(jobs=summaries, next=following, counts=queue.counts())
+        view = d.JobsPage(
+            jobs=summaries,
+            next=following,
+            counts=queue.counts(),
+            quarantined=queue.quarantine_count(),
+            refused={state.id: state.refused for state in context.leader.refused()},
+        )
+        return Response(view.model_dump_json(), media_type="application/json")  # valid already: a third less work
 
     @router.get("/jobs/{job_id}", responses=declared(404))
+    @needs(Scope.READ)
     def show_job(job_id: JobId) -> d.JobView:
         """One job, with its history."""
         return view(context.job(job_id))
 
     @router.post("/jobs/{job_id}/cancel", responses=declared(404))
+    @needs(Scope.SUBMIT)
     def cancel(job_id: JobId, request: Request) -> d.JobView:
         """Stop a job, whether it waits or runs; one that is over stays as it is."""
         request.state.subject = job_id
-        context.job(job_id)
+        tokens.check_owner(request.state.caller, context.job(job_id))
         return view(leader.cancel(job_id, request.state.caller.name))
 
     @router.get("/jobs/{job_id}/logs", responses=declared(404))
+    @needs(Scope.READ)
     def logs(job_id: JobId, after: After = "0.0", limit: Limit = 500) -> d.LogPage:
         """Lines of its log, after those that were read already."""
         job = context.job(job_id)
@@ -181,17 +215,58 @@ def _job_routes(context: ApiContext) -> APIRouter:
     return router
 
 
+def _quarantine_routes(context: ApiContext) -> APIRouter:
+    """Look at what could not be stored, try again, drop it."""
+    router = _router("quarantine")
+    leader, queue = context.leader, context.store.queue
+
+    @router.get("/quarantine")
+    @needs(Scope.READ)
+    def list_items(limit: Limit = 100) -> d.QuarantinePage:
+        """Items of reports that could not be stored, the newest first."""
+        return d.QuarantinePage(entries=queue.quarantined(limit=limit))
+
+    @router.get("/quarantine/{number}", responses=declared(404))
+    @needs(Scope.READ)
+    def show_item(number: RowId) -> d.QuarantineView:
+        """One of them, as its follower reported it."""
+        quarantined = queue.quarantined_item(number)
+        if quarantined is None:
+            raise not_found("item in quarantine", str(number))
+        return d.QuarantineView(entry=quarantined[0], item=quarantined[1])
+
+    @router.post("/quarantine/{number}/retry", responses=declared(404))
+    @needs(Scope.ADMIN)
+    def retry(number: RowId, request: Request) -> QuarantineRow:
+        """Store it, now that the reason may be gone."""
+        request.state.subject = str(number)
+        show_item(number)
+        return leader.retry_quarantined(number)
+
+    @router.post("/quarantine/{number}/drop", responses=declared(404))
+    @needs(Scope.ADMIN)
+    def drop(number: RowId, request: Request) -> QuarantineRow:
+        """Delete it."""
+        request.state.subject = str(number)
+        show_item(number)
+        return leader.drop_quarantined(number)
+
+    return router
+
+
 def _result_routes(context: ApiContext) -> APIRouter:
     """Runs, their records, their reports; and the machines that they come from."""
-    router = APIRouter(tags=["results"])
+    router = _router("results")
     store, leader = context.store, context.leader
 
     @router.get("/runs")
+    @needs(Scope.READ)
     def list_runs(limit: Limit = 50) -> d.RunsPage:
         """Runs, the newest first, whether a job made them or not."""
         return d.RunsPage(runs=store.runs(limit))
 
     @router.get("/runs/{run_id}", responses={200: {"model": d.RunView}, **declared(404)}, response_model=None)
+    @needs(Scope.READ)
     def show_run(run_id: RunId, samples: bool = False) -> Response:
         """One run with its records; `last` is the newest."""
         records = load(run_id)
@@ -203,15 +278,18 @@ def _result_routes(context: ApiContext) -> APIRouter:
         return Response(view.model_dump_json(), media_type="application/json")
 
     @router.get("/runs/{run_id}/report", response_class=Response, responses={200: _PAGE, **declared(404)})
+    @needs(Scope.READ)
     def report(run_id: RunId) -> HTMLResponse:
         """The run as a page that needs nothing else."""
         return HTMLResponse(context.report(load(run_id)), headers={"Content-Security-Policy": _ISOLATED})
 
     @router.get("/followers")
+    @needs(Scope.READ)
     def followers() -> d.FollowersPage:
         """The machines, and what they are doing."""
         present = {state.id: state for state in leader.followers()}
-        recorded = {row.id: FollowerState.model_validate(row.document) for row in store.queue.followers()}
+        absent = {row.id: FollowerState.model_validate(row.document) for row in store.queue.followers()}
+        absent |= {state.id: state for state in leader.refused()}
         running: dict[str, list[d.Busy]] = {name: [] for name in present}
         for job in job_store.list_jobs(store, job_store.ACTIVE):
             for follower, devices in zip(job.followers, job.devices, strict=False):
@@ -227,7 +305,7 @@ def _result_routes(context: ApiContext) -> APIRouter:
                     running[follower].append(busy)
         views = [
             d.FollowerView(**state.model_dump(exclude={"machine"}), present=name in present, jobs=running.get(name, []))
-            for name, state in (present | {name: recorded[name] for name in recorded if name not in present}).items()
+            for name, state in (present | {name: absent[name] for name in absent if name not in present}).items()
         ]
         return d.FollowersPage(followers=views)
 
@@ -240,21 +318,29 @@ def _result_routes(context: ApiContext) -> APIRouter:
     return router
 
 
-def _catalogue_routes() -> APIRouter:
+def _catalogue_routes(app: FastAPI) -> APIRouter:
     """What a job can name, and what is wrong with a suite as somebody types it."""
-    router = APIRouter(tags=["catalogue"])
+    router = _router("catalogue")
+
+    @router.get("/openapi.json", include_in_schema=False)
+    @needs(Scope.READ)
+    def description() -> JSONResponse:
+        return JSONResponse(app.openapi())
 
     @router.get("/benchmarks")
+    @needs(Scope.READ)
     def benchmarks() -> d.BenchmarksPage:
         """What a case can be, with the schema of its parameters."""
         return _benchmarks()
 
     @router.get("/suites")
+    @needs(Scope.READ)
     def suites() -> d.SuitesPage:
         """Suites that ship with Paceline, and those of other packages here."""
         return _suites()
 
     @router.post("/validate")
+    @needs(Scope.SUBMIT)
     def validate(sent: d.ValidateSent) -> d.SuiteValidation:
         """Whether a suite would be taken, and what is wrong with it, entry by entry."""
         try:
@@ -313,33 +399,56 @@ class _Schema(GenerateJsonSchema):
 
 def _admin_routes(context: ApiContext) -> APIRouter:
     """The leader's health, its tokens, who did what."""
-    router = APIRouter(tags=["administration"])
+    router = _router("administration")
     queue = context.store.queue
 
+    @router.get("/health/live")
+    @needs(None)
+    def live() -> d.Health:
+        """200 unless the leader has to be started again; anybody may ask, and learns not why."""
+        if not context.leader.is_live:
+            raise Refused(503, "not-live", "the leader stands still", "start it again: nothing is lost")
+        is_ready = context.leader.is_ready
+        return d.Health(status="ok" if is_ready else "not-ready", live=True, ready=is_ready)
+
+    @router.get("/health/ready")
     @router.get("/health")
-    def health() -> d.Health:
-        """Whether the leader takes jobs; anybody may ask."""
-        if context.leader.trouble:
-            raise unavailable("the leader takes no jobs just now")  # not why: anybody may ask
-        return d.Health(status="ok")
+    @needs(None)
+    def ready() -> d.Health:
+        """200 while the leader takes jobs; 503 while it cannot, which may pass by itself."""
+        health = live()
+        if not health.ready:
+            raise Refused(503, "not-ready", "the leader takes no jobs just now", headers={"Retry-After": "5"})
+        return health
+
+    @router.get("/metrics", response_class=Response, responses={200: _METRICS})
+    @needs(Scope.READ)
+    def metrics(request: Request) -> Response:
+        """The leader itself in OpenMetrics, for Prometheus."""
+        text = leader_metrics(context.leader, context.store, getattr(request.app.state, "gate", None))
+        return Response(text, media_type=OPENMETRICS)
 
     @router.get("/tokens")
+    @needs(Scope.ADMIN)
     def list_tokens() -> d.TokensPage:
         """Whose tokens there are."""
         return d.TokensPage(tokens=[_token_view(row) for row in queue.tokens()])
 
     @router.post("/tokens", status_code=201)
+    @needs(Scope.ADMIN)
     def create_token(sent: d.TokenSent, request: Request) -> d.TokenMade:
         """Make a token, in place of an earlier one of this name; it is shown this once."""
         request.state.subject = sent.name
         lasts = timedelta(days=sent.days) if sent.days is not None else None
-        token, row = tokens.make(sent.name, tokens.Scope.of(sent.scope), lasts)
+        token, row = tokens.make(sent.name, tokens.Scope.of(sent.scope), lasts, quotas=sent.quotas)
+        tokens.check_kind(row, queue.tokens())
         with queue.writing(f"make token '{sent.name}'") as writing:
             writing.put_token(row)
         context.tokens.forget()
         return d.TokenMade(**_token_view(row).model_dump(), token=token)
 
     @router.delete("/tokens/{name}", status_code=204, responses=declared(404))
+    @needs(Scope.ADMIN)
     def revoke_token(name: TokenName, request: Request) -> None:
         """Revoke a token, from this moment on."""
         request.state.subject = name
@@ -350,6 +459,7 @@ def _admin_routes(context: ApiContext) -> APIRouter:
             raise not_found("token", name)
 
     @router.get("/audit")
+    @needs(Scope.ADMIN)
     def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> d.AuditPage:
         """Who did what, the newest first."""
         return d.AuditPage(entries=queue.audited(limit))
@@ -358,5 +468,4 @@ def _admin_routes(context: ApiContext) -> APIRouter:
 
 
 def _token_view(row: TokenRow) -> d.TokenView:
-    state = "expired" if tokens.has_expired(row, datetime.now(UTC)) else "valid"
-    return d.TokenView.model_validate(asdict(row) | {"state": state})  # all but its digest
+    return d.TokenView.model_validate(asdict(row) | {"state": state_of(row, datetime.now(UTC))})  # all but its digest

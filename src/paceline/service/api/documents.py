@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from paceline.service.api.tokens import NAME
+from paceline.service.credentials import TokenState
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JobFailure, JobState, MachineNeeds, Name, StrictModel
-from paceline.store.queue import AuditRow
+from paceline.service.quotas import Quotas
+from paceline.store.queue import AuditRow, QuarantineRow
 from paceline.store.reader import RunRow
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -30,8 +32,9 @@ class TokenSent(StrictModel):
     """A token to make."""
 
     name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
-    scope: Literal["read", "submit", "admin"] = "submit"
+    scope: Literal["follower", "read", "submit", "admin"] = "submit"
     days: float | None = Field(default=90.0, gt=0, le=36_500, description="How long it holds; null is for ever")
+    quotas: Quotas = Quotas()
 
 
 class JobSummary(BaseModel):
@@ -81,6 +84,21 @@ class JobsPage(BaseModel):
     jobs: list[JobSummary]
     next: str | None = Field(description="Give it as `cursor` for the page after this one; null at the end")
     counts: dict[str, int] = Field(description="How many jobs are in each state")
+    quarantined: int = Field(description="How many items that followers reported could not be stored")
+    refused: dict[str, str] = Field(description="Followers that are refused, each with the reason")
+
+
+class QuarantinePage(BaseModel):
+    """Items of reports that could not be stored, the newest first."""
+
+    entries: list[QuarantineRow]
+
+
+class QuarantineView(BaseModel):
+    """One of them, as its follower reported it."""
+
+    entry: QuarantineRow
+    item: dict[str, Any]
 
 
 class LogLine(BaseModel):
@@ -137,6 +155,7 @@ class FollowerView(BaseModel):
     labels: tuple[str, ...]
     seen_at: datetime
     draining: bool
+    refused: str = Field(description="Why it is given no work; empty if it may be")
     present: bool
     jobs: list[Busy]
 
@@ -205,7 +224,9 @@ class TokenView(BaseModel):
     scopes: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
-    state: Literal["valid", "expired"]
+    revoked_at: datetime | None
+    quotas: Quotas
+    state: TokenState
 
 
 class TokensPage(BaseModel):
@@ -227,6 +248,8 @@ class AuditPage(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the leader takes jobs."""
+    """Whether the leader is alive, and takes jobs."""
 
-    status: Literal["ok"]
+    status: Literal["ok", "not-ready"]
+    live: bool
+    ready: bool = Field(description="Whether it takes jobs, and knows its followers")

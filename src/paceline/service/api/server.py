@@ -5,17 +5,21 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import os
+import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import InputError, MissingDependency
-from paceline.core.files import data_directory
+from paceline.core.files import data_directory, private_directory
+from paceline.service.api.connections import ConnectionLimits, Gate, Listening
 
 if TYPE_CHECKING:
     import uvicorn
@@ -24,8 +28,9 @@ if TYPE_CHECKING:
     from paceline.service.leader import Leader
     from paceline.store.store import Store
 
-_BACKLOG = 1024
-_MOST_AT_ONCE = 1000  # connections; more are asked to come again
+_BACKLOG = 4096  # that wait to be accepted; the kernel drops more, who try again seconds later
+_AT_ONCE = 4  # requests that are worked on: more threads only keep those who accept and read from their turn
+_TURN = 0.0001  # seconds that a thread may compute while others want to: who accepts asks after every system call
 _GRACE = 5  # seconds for answers in flight when the leader is asked to stop
 
 
@@ -47,6 +52,16 @@ class Tls:
             raise InputError("invalid-certificate", message, key="--tls-cert", value=str(self.certificate)) from None
 
 
+@dataclass(frozen=True)
+class Front:
+    """How a leader is reached."""
+
+    tls: Tls | None = None
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))  # that signs the sessions of its pages
+    proxies: tuple[str, ...] = ()  # addresses whose word about who sends a request is taken
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+
 def require_packages() -> None:
     """What serving needs in addition to Paceline itself."""
     try:
@@ -62,7 +77,7 @@ def only_leader(store: Store) -> Iterator[Path]:
     name = hashlib.sha256(store.location.shown.encode()).hexdigest()[:12]
     folder = data_directory() / "leaders" / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_directory(folder)
         file = (folder / "lock").open("a")
     except OSError as error:
         message = f"cannot use the folder {folder}: {error.strerror}; set $XDG_DATA_HOME to another"
@@ -77,11 +92,29 @@ def only_leader(store: Store) -> Iterator[Path]:
         yield folder / "work"
 
 
+def session_secret(folder: Path) -> bytes:
+    """What signs sessions: in a file of the leader's own, not in the store, so that no copy of that lets anybody in."""
+    path = folder / "session-secret"
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}; set $XDG_DATA_HOME to another folder"
+        raise InputError("cannot-write", message, key="XDG_DATA_HOME", value=str(path)) from None
+    secret = path.read_bytes()
+    if len(secret) < 32:  # the disk was full when it was made
+        path.unlink()
+        return session_secret(folder)
+    return secret
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes any that is free."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        opened = socket.socket(family, kind)
+        opened = Listening(family, kind)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)  # the same address again after a crash
         opened.bind(address)
         opened.listen(_BACKLOG)
@@ -98,41 +131,75 @@ def address_of(opened: socket.socket, tls: Tls | None, host: str) -> str:
     return f"{'https' if tls else 'http'}://{shown}:{opened.getsockname()[1]}"
 
 
-def make_server(app: FastAPI, tls: Tls | None = None) -> uvicorn.Server:
+def make_server(app: FastAPI, front: Front | None = None) -> uvicorn.Server:
     """A server that leaves signals to its caller."""
+    import anyio.to_thread
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    front = front or Front()
+    gate = Gate(front.limits, front.proxies)
+
+    class Protocol(H11Protocol):
+        def handle_events(self) -> None:
+            super().handle_events()
+            self._note()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._note()
+
+        def _note(self) -> None:
+            is_busy = self.cycle is not None and not self.cycle.response_complete
+            gate.note(self.transport.get_extra_info("peername"), is_busy=is_busy)
 
     class Quiet(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            for opened in sockets or ():
+                if isinstance(opened, Listening):
+                    opened.gate = gate
+            anyio.to_thread.current_default_thread_limiter().total_tokens = _AT_ONCE
+            await super().startup(sockets)
+
+        async def on_tick(self, counter: int) -> bool:
+            gate.sweep()
+            return await super().on_tick(counter)
+
     config = uvicorn.Config(
         app,
+        http=Protocol,
+        loop="asyncio",  # which accepts by the socket's own method
+        ws="none",
         log_config=None,
-        log_level=logging.WARNING,
+        log_level=logging.ERROR,  # whoever sends rubbish must not fill the log
         access_log=False,
         proxy_headers=False,  # the caller is who is connected, whatever they claim
         server_header=False,
-        limit_concurrency=_MOST_AT_ONCE,
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=_GRACE,
-        ssl_certfile=tls.certificate if tls else None,
-        ssl_keyfile=tls.key if tls else None,
+        ssl_certfile=front.tls.certificate if front.tls else None,
+        ssl_keyfile=front.tls.key if front.tls else None,
     )
+    app.state.gate = gate
     return Quiet(config)
 
 
 def serve(
-    leader: Leader, app: FastAPI, opened: socket.socket, tls: Tls | None = None, *, ready: Callable[[], None]
+    leader: Leader, app: FastAPI, opened: socket.socket, front: Front | None = None, *, ready: Callable[[], None]
 ) -> None:
     """Lead and answer until a signal says to stop; what is being measured goes on. `ready` is called once it can."""
-    server = make_server(app, tls)
+    server = make_server(app, front)
 
     def stop(*_: object) -> None:
         server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
+    sys.setswitchinterval(_TURN)
     ready()
     leading = threading.Thread(target=leader.run, name="leader", daemon=True)
     leading.start()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.registry import Kind
+from paceline.service.credentials import Credentials
 from paceline.service.engines.base import Engine
 
 
@@ -21,6 +22,7 @@ class EngineOptions:
     port: int = 6379  # that its followers connect to
     partition: str = ""  # of Slurm, several with commas between them; empty is its default
     shared: Path | None = None  # that all nodes of Slurm see; None is within the leader's own
+    credentials: Credentials = field(default_factory=Credentials)  # of the followers of Ray
 
 
 @dataclass(frozen=True)

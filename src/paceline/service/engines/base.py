@@ -18,6 +18,7 @@ from paceline.core.run import Run
 from paceline.service.jobs import JobFailure, StrictModel
 
 AttemptKey = tuple[str, int]  # job, number of the attempt
+UNREADABLE = "unreadable"  # the kind of an item whose line is damaged
 
 
 class FollowerState(StrictModel):
@@ -34,6 +35,7 @@ class FollowerState(StrictModel):
     address: str = ""  # where the others of a gang reach it; without one it is in no gang
     seen_at: datetime
     draining: bool = False  # finishes what it has and takes nothing new
+    refused: str = ""  # why it is not believed; it is given nothing, and nothing is taken from it
 
 
 class Meeting(StrictModel):
@@ -86,13 +88,14 @@ class CaseSamples(StrictModel):
 class Item(StrictModel):
     """One thing that a follower reports; numbered from 1 within an attempt, and reported until acknowledged."""
 
-    number: int
+    number: int = Field(ge=1, lt=2**31)
     at: datetime
-    kind: Literal["began", "samples", "record", "log", "ended"]
+    kind: Literal["began", "samples", "record", "log", "ended", "unreadable"]
     run: Run | None = None  # of `began`: where it is measured, and what the suite expanded to there
     samples: CaseSamples | None = None  # of a case in flight, which may never become a record
     record: Record | None = None
-    text: str = ""  # of `log`, and of `ended` if somebody else had to report it: lines for people
+    # Of `log`, and of `ended` if somebody else had to report it: lines for people. Of `unreadable`: what is left of it.
+    text: str = ""
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 

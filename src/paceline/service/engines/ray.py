@@ -2,7 +2,7 @@
 
 A node is a follower if it offers the resource `paceline`. Its actor is named after the node and detached, so that a
 leader that comes back finds it, and what it measures, where it was. All calls go through `_answer`, which waits for a
-second or two and no longer.
+second or two and no longer. What an actor answers is believed if it has the token of its follower.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 import signal
 import socket
@@ -28,17 +29,22 @@ from typing import Any
 import psutil
 
 from paceline.core.errors import InputError, MissingDependency
-from paceline.core.files import data_directory, write_atomic
+from paceline.core.files import data_directory, private_directory, write_atomic
 from paceline.core.interrupt import catch_interrupts
 from paceline.devices import visible_variables
+from paceline.service.credentials import Answer, read_token, signed
 from paceline.service.engines import EngineKind, EngineOptions
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
+from paceline.store import codec
 
 RESOURCE = "paceline"
 NAMESPACE = "paceline"
 FOLDER, LABELS = "PACELINE_FOLLOWER_FOLDER", "PACELINE_FOLLOWER_LABELS"  # of a node, for its actor
+OWN_TOKEN = "PACELINE_FOLLOWER_TOKEN_FILE"  # likewise; not of the cluster, but of the follower
 TOKEN = "ray-token"
+_LEADERS_TOKEN = "own-token"  # of the follower that comes with a cluster that is started here
+_FIRST_WITH_TOKENS = [2, 52]  # an older one ignores the settings and lets everybody in
 _PATIENCE = 1.5  # seconds that a follower has to answer
 _LOOK_SECONDS = 1.0  # between two looks at the list of nodes
 _START_SECONDS = 120.0  # that Ray has to come up
@@ -67,6 +73,28 @@ class RayFollower(Worker):
         labels = tuple(filter(None, os.environ.get(LABELS, "").split(",")))
         super().__init__(folder, name, labels, address=_ray().util.get_node_ip_address())
 
+    def introduce(self, nonce: bytes) -> Answer:
+        """What this machine has, with the proof that it is the one of this name."""
+        return self._signed(self.describe().model_dump(), nonce)
+
+    def report(self, nonce: bytes, acknowledged: Mapping[AttemptKey, int]) -> Answer:
+        """What `poll` gives, with the same proof."""
+        return self._signed([report.model_dump() for report in self.poll(acknowledged)], nonce)
+
+    def _signed(self, value: Any, nonce: bytes) -> Answer:
+        token = ""
+        with suppress(InputError):  # who has none is refused by the leader, which says so
+            token = read_token(Path(os.environ.get(OWN_TOKEN, "")))  # each time: it may be replaced
+        return signed(codec.dumps(value).encode(), token, self.name, nonce)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A call to an actor, and the number by which its answer is known to be new."""
+
+    nonce: bytes
+    answer: Any
+
 
 @dataclass
 class _Node:
@@ -75,8 +103,9 @@ class _Node:
     id: str
     actor: Any
     state: FollowerState | None = None
-    described: Any = None  # the call to describe itself that it has not answered yet
-    polled: Any = None
+    described: _Question | None = None  # the call to describe itself that it has not answered yet
+    polled: _Question | None = None
+    refused: str = ""  # why its last answer was not believed
 
 
 class RayEngine:
@@ -89,16 +118,20 @@ class RayEngine:
         self._head: psutil.Process | None = None
         self.address = options.address
         self.invitation = ""
+        self._credentials = options.credentials
         if not self.address:
             host = _LOOPBACK if options.host in ("127.0.0.1", "localhost") else options.host
             self.address = f"{host}:{options.port}"
-            options.folder.mkdir(parents=True, exist_ok=True)
+            private_directory(options.folder)
             # Before Ray is imported, as it reads them only then.
             token = make_token(options.folder / TOKEN)
             os.environ.update(token_settings(token))
-            self.invitation = f"paceline follower --leader {self.address} --token-file {token}"
+            own = " --own-token-file FILE" if self._credentials.are_needed else ""
+            self.invitation = f"paceline follower --leader {self.address} --token-file {token}{own}"
             _ray()
             self._head = _head(replace(options, host=host), self.address)
+            own_token = read_token(make_token(options.folder / _LEADERS_TOKEN))
+            self._credentials = options.credentials.with_own(_own_name(), own_token)
         self._ray = ray = _ray()
         # Ray takes the machine's public address for its own unless it is given another one.
         more = {"_node_ip_address": self.address.rpartition(":")[0]} if self.address.startswith("127.") else {}
@@ -114,28 +147,37 @@ class RayEngine:
             raise InputError("cannot-join-cluster", message, value=self.address) from error
 
     def followers(self) -> Sequence[FollowerState]:
-        """The nodes that offer themselves and whose actor has answered once; while Ray is away, those of before."""
+        """The nodes that offer themselves and whose actor has answered once, and those that are not believed.
+
+        While Ray is away, those of before.
+        """
         with self._lock:
             if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
                 self._look()
                 self._looked_at = time.monotonic()
-            now = datetime.now(UTC)
-            return [node.state.model_copy(update={"seen_at": now}) for node in self._nodes.values() if node.state]
+            states = []
+            for name, node in self._nodes.items():
+                refused, now = self._why_refused(name, node), datetime.now(UTC)
+                state = node.state or (FollowerState(id=name, host=name, cpus=0, seen_at=now) if refused else None)
+                if state is not None:
+                    states.append(state.model_copy(update={"seen_at": now, "refused": refused}))
+            return states
 
     def begin(self, follower: str, assignment: Assignment) -> None:
+        self._credentials.refresh()  # whose token was revoked a moment ago is given nothing
         self._answer(self._node(follower).actor.begin.remote(assignment))
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
         """What there is to report; a call that is still open is waited for, not made again."""
         node = self._node(follower)
-        polled = node.polled if node.polled is not None else node.actor.poll.remote(acknowledged)
+        polled = node.polled or _ask(node.actor.report, acknowledged)
         node.polled = None
         try:
-            reports: list[AttemptReport] = self._answer(polled)
+            reports = self._believed(follower, node, polled)
         except _Silent:
             node.polled = polled
             raise
-        return reports
+        return [AttemptReport.model_validate(report) for report in reports]
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:
         self._answer(self._node(follower).actor.cancel.remote(job_id, attempt))
@@ -147,7 +189,8 @@ class RayEngine:
             _end(self._head)
 
     def _look(self) -> None:
-        """Bring the nodes up to date; actors come up in their own time."""
+        """Bring the nodes up to date; actors come up in their own time, and who was not believed may try again."""
+        self._credentials.refresh()
         alive = self._alive()
         if alive is None:
             return
@@ -156,16 +199,26 @@ class RayEngine:
         for name, node in alive.items():
             if name not in self._nodes or self._nodes[name].id != node["NodeID"]:
                 self._nodes[name] = _Node(node["NodeID"], self._actor(name, node))
-        for reached in (node for node in self._nodes.values() if node.state is None):
+        for name, reached in self._nodes.items():
+            if reached.state is not None and not reached.refused:
+                continue
+            if not hasattr(reached.actor, "introduce"):  # it was started before Paceline was updated
+                reached.refused = "it runs an earlier version of Paceline: start it again"
+                continue
             if reached.described is None:
-                reached.described = reached.actor.describe.remote()
-            if self._ray.wait([reached.described], timeout=0)[0]:
+                reached.described = _ask(reached.actor.introduce)
+            if self._ray.wait([reached.described.answer], timeout=0)[0]:
                 described, reached.described = reached.described, None
                 with suppress(FollowerGone):
-                    reached.state = self._answer(described)
+                    reached.state = FollowerState.model_validate(
+                        self._believed(name, reached, described) | {"id": name}
+                    )
 
     def _alive(self) -> dict[str, dict[str, Any]] | None:
-        """Nodes by name; of two with one name the one that was listed before, and None if Ray does not answer."""
+        """Nodes by name, and None if Ray does not answer.
+
+        Of two with one name the one that was listed before, unless that was not believed.
+        """
         listed: list[dict[str, Any]] = []
         asking = threading.Thread(target=lambda: listed.extend([{}, *self._ray.nodes()]), daemon=True)
         asking.start()
@@ -178,7 +231,9 @@ class RayEngine:
             if node["Alive"] and node["Resources"].get(RESOURCE):
                 name = node.get("NodeName") or node["NodeManagerHostname"]
                 earlier = self._nodes.get(name)
-                if name not in alive or (earlier is not None and earlier.id == node["NodeID"]):
+                is_earlier = earlier is not None and earlier.id == node["NodeID"]
+                is_other = earlier is not None and not is_earlier
+                if name not in alive or (is_other if earlier is not None and earlier.refused else is_earlier):
                     alive[name] = node
         return alive
 
@@ -203,7 +258,20 @@ class RayEngine:
             node = self._nodes.get(follower)
         if node is None:
             raise FollowerGone(f"no node of the Ray cluster is called '{follower}'")
+        if refused := self._why_refused(follower, node):
+            raise FollowerGone(f"it is refused: {refused}")
         return node
+
+    def _why_refused(self, follower: str, node: _Node) -> str:
+        return self._credentials.why_refused(follower) or node.refused
+
+    def _believed(self, follower: str, node: _Node, question: _Question) -> Any:
+        """What a follower answered, if it has proven that it is the one of this name."""
+        answer: Answer = self._answer(question.answer)
+        node.refused = self._credentials.why_not_believed(follower, question.nonce, answer)
+        if node.refused:
+            raise FollowerGone(f"it is refused: {node.refused}")
+        return codec.loads(answer.body)
 
     def _answer(self, call: Any) -> Any:
         try:
@@ -218,10 +286,24 @@ class _Silent(FollowerGone):
     """It may answer yet."""
 
 
-def join(address: str, token: Path, name: str, labels: Sequence[str], own_address: str = "") -> int:
+def _ask(call: Any, *arguments: Any) -> _Question:
+    nonce = secrets.token_bytes(16)
+    return _Question(nonce, call.remote(nonce, *arguments))
+
+
+def join(
+    address: str,
+    token: Path,
+    name: str,
+    labels: Sequence[str],
+    own_address: str = "",
+    own_token: Path | None = None,
+) -> int:
     """Make this machine a follower of the cluster there, until that ends or the user stops it; Ray's exit code."""
     _ray()
     environment = os.environ | token_settings(token) | {LABELS: ",".join(labels)}
+    if own_token is not None:
+        environment[OWN_TOKEN] = str(own_token)
     host, _, port = address.rpartition(":")
     where = [f"--address={address}"]
     if own_address or address.startswith("127."):
@@ -246,7 +328,7 @@ def join(address: str, token: Path, name: str, labels: Sequence[str], own_addres
 def make_token(path: Path) -> Path:
     """The secret that all nodes of a cluster share; made where there is none."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_directory(path.parent)
         created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(created, "w") as file:
             file.write(secrets.token_hex(32))
@@ -263,6 +345,13 @@ def _ray() -> Any:
         import ray
     except ImportError:
         raise MissingDependency("ray", "install it with `pip install 'paceline[cluster]'`") from None
+    version = [int(number) for number in re.findall(r"\d+", ray.__version__)[:2]]
+    if version < _FIRST_WITH_TOKENS:
+        message = (
+            f"Ray {ray.__version__} has no tokens: whoever reaches its ports could run anything here; "
+            f"install at least {'.'.join(map(str, _FIRST_WITH_TOKENS))} with `pip install 'paceline[cluster]'`"
+        )
+        raise InputError("ray-without-tokens", message, value=ray.__version__)
     return ray
 
 
@@ -309,11 +398,15 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
         process = psutil.Process(noted["pid"])
         if noted["address"] == address and process.create_time() == noted["started"]:
             return process
-    name = socket.gethostname() or "leader"
     where = ["--head", "--include-dashboard=false", f"--node-ip-address={options.host}", f"--port={options.port}"]
-    environment = os.environ | {LABELS: ",".join(options.labels), FOLDER: str(options.folder / "follower")}
+    own_token = make_token(options.folder / _LEADERS_TOKEN)
+    environment = os.environ | {
+        LABELS: ",".join(options.labels),
+        FOLDER: str(options.folder / "follower"),
+        OWN_TOKEN: str(own_token),
+    }
     for _ in range(_TRIES):
-        command = [*_ray_start(name, options.port), *where]
+        command = [*_ray_start(_own_name(), options.port), *where]
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -328,6 +421,11 @@ def _head(options: EngineOptions, address: str) -> psutil.Process:
         _end(child)
     words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
     raise InputError("cluster-did-not-start", f"Ray did not start at {address}: {words}; see {log}", value=address)
+
+
+def _own_name() -> str:
+    """Of the follower on the leader's own machine."""
+    return socket.gethostname() or "leader"
 
 
 def _end(process: psutil.Process | subprocess.Popen[bytes]) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TextIO
 
 from paceline.core.errors import InputError
-from paceline.core.files import write_atomic
+from paceline.core.files import private_directory, write_atomic
 from paceline.devices import visible_variables
 from paceline.service.engines import EngineKind, EngineOptions, slurm_commands
 from paceline.service.engines.base import (
@@ -90,8 +90,8 @@ class SlurmAttempt:
         """A new one, in a folder that is complete before it has the assignment."""
         lease = max(assignment.lease_seconds, LEASE_SECONDS)
         assignment = assignment.model_copy(update={"lease_seconds": lease})
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _ITEMS).touch()  # before anybody looks: other nodes cache for long that a file is missing
+        private_directory(folder)
+        (folder / _ITEMS).touch(0o600)  # before anybody looks: other nodes cache for long that a file is missing
         write_atomic(folder / _SCRIPT, script_of(folder, assignment.devices))
         attempt = cls(Spool(folder), assignment, node.name)
         attempt._note()
@@ -454,7 +454,7 @@ def _follower(node: SlurmNode, seen_at: datetime) -> FollowerState:
 def _claim(folder: Path) -> TextIO:
     """Lock the folder against other leaders for as long as this file is open."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_directory(folder)
         claimed = (folder / "leader").open("a", encoding="utf-8")
     except OSError as error:
         code, reason = "cannot-write", f"cannot be written to: {error.strerror}"

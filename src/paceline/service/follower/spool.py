@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from paceline.core.files import write_atomic
+from paceline.core.files import (
+    append_synced,
+    close_to_others,
+    open_private,
+    private_directory,
+    sync_directory,
+    write_atomic,
+)
+from paceline.core.text import clean
 from paceline.service.engines.base import Assignment, AttemptProgress, Item, Meeting
 from paceline.store import codec
 
@@ -38,16 +47,17 @@ class Spool:
         self.folder = folder
         self._written: int | None = None  # lines, once this process has written one
         self._items: list[Item] = []
-        self._read_to = 0
+        self._read_to = self._lines = 0
         self._has_ended = False
 
     @classmethod
     def make(cls, folder: Path, assignment: Assignment) -> Spool:
         """A new one; the assignment is there before anything else, so that a folder without one means nothing."""
-        folder.mkdir(parents=True, exist_ok=True)
+        close_to_others(private_directory(folder))
         spool = cls(folder)
         spool.renew()
-        write_atomic(folder / _ASSIGNMENT, assignment.model_dump_json())
+        spool._write(_ASSIGNMENT, assignment.model_dump_json())
+        sync_directory(folder)
         return spool
 
     @property
@@ -64,22 +74,24 @@ class Spool:
     def append(self, kind: str, **content: Any) -> None:
         """Write one item more; it is on the disk when this returns. One process at a time may do so."""
         path = self.folder / _ITEMS
-        if self._written is None:  # how many whole lines there are; half a line, which a crash left, is removed
-            data = path.read_bytes() if path.exists() else b""
-            end = data.rfind(b"\n") + 1
-            if end < len(data):
-                os.truncate(path, end)
+        try:
+            with os.fdopen(open_private(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file:
+                self._append(file, kind, content)
+        except OSError as error:
+            raise SpoolFailed(error.errno, error.strerror, str(path)) from error
+
+    def _append(self, file: FileIO, kind: str, content: dict[str, Any]) -> None:
+        if self._written is None:  # how many whole lines there are; what a crash left of another is removed
+            data = file.readall()
+            data = data[: _whole_lines(data)]
+            file.truncate(len(data))
             self._written = data.count(b"\n")
+            sync_directory(self.folder)  # it may be new
         item = Item.model_validate({"number": self._written + 1, "at": datetime.now(UTC), "kind": kind, **content})
         absent = {name for name in Item.model_fields if getattr(item, name) is None}  # but not within a record
         written, self._written = self._written, None  # unknown again, should this fail half way
-        try:
-            with path.open("ab") as file:
-                file.write(f"{codec.dumps(item.model_dump(exclude=absent))}\n".encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise SpoolFailed(error.errno, error.strerror, str(path)) from error
+        # Unbuffered: what a buffer could not write is written once more when it is closed, behind the half that was.
+        append_synced(file.fileno(), f"{codec.dumps(item.model_dump(exclude=absent))}\n".encode())
         self._written = written + 1
 
     def items(self, after: int = 0) -> list[Item]:
@@ -98,8 +110,11 @@ class Spool:
         with suppress(FileNotFoundError), (self.folder / _ITEMS).open("rb") as file:
             file.seek(self._read_to)
             new = file.read()
-            end = new.rfind(b"\n") + 1  # a line that is still being written is left for later
-            items = [Item.model_validate(codec.loads(line)) for line in new[:end].splitlines()]
+            end = _whole_lines(new)  # a line that is still being written is left for later
+            items = [
+                _item(line, self._lines + place) for place, line in enumerate(new[:end].split(b"\n")[:-1], start=1)
+            ]
+            self._lines += len(items)
             self._items += items
             self._read_to += end
             self._has_ended |= any(item.kind == "ended" for item in items)
@@ -110,7 +125,7 @@ class Spool:
 
         Not flock: what is forked from the one who writes would go on holding that.
         """
-        with (self.folder / _LOCK).open("ab") as file:
+        with os.fdopen(open_private(self.folder / _LOCK, os.O_WRONLY | os.O_CREAT), "wb") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -125,7 +140,7 @@ class Spool:
 
     @progress.setter
     def progress(self, progress: AttemptProgress) -> None:
-        write_atomic(self.folder / _PROGRESS, progress.model_dump_json())
+        self._write(_PROGRESS, progress.model_dump_json())
 
     @property
     def meeting(self) -> Meeting | None:
@@ -134,7 +149,10 @@ class Spool:
 
     @meeting.setter
     def meeting(self, meeting: Meeting) -> None:
-        write_atomic(self.folder / _MEETING, meeting.model_dump_json())
+        self._write(_MEETING, meeting.model_dump_json())
+
+    def _write(self, name: str, text: str) -> None:
+        write_atomic(self.folder / name, text, private=True)
 
     def _load(self, name: str, model: type[_Model]) -> _Model | None:
         try:
@@ -153,7 +171,7 @@ class Spool:
 
     def renew(self) -> None:
         """Renew the lease."""
-        (self.folder / _LEASE).touch()
+        (self.folder / _LEASE).touch(0o600)
 
     @property
     def renewed_at(self) -> float:
@@ -171,4 +189,27 @@ class Spool:
 
     @process.setter
     def process(self, runner: dict[str, Any]) -> None:
-        write_atomic(self.folder / _PROCESS, json.dumps(runner))
+        self._write(_PROCESS, json.dumps(runner))
+
+
+def _whole_lines(data: bytes) -> int:
+    """Where the last line ends that was written whole; a loss of power can also leave its end without its middle."""
+    end = data.rfind(b"\n") + 1
+    start = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    try:
+        codec.loads(data[start:end] or b"{}")
+    except ValueError:
+        return start
+    return end
+
+
+def _item(line: bytes, number: int) -> Item:
+    """The item of a line, whose number is that of the line; one that is damaged must not keep the others back."""
+    try:
+        item = Item.model_validate(codec.loads(line))
+        if item.number == number:
+            return item
+    except (ValueError, RecursionError):
+        pass
+    text = clean(line.decode(errors="backslashreplace"))
+    return Item(number=number, at=datetime.now(UTC), kind="unreadable", text=text)

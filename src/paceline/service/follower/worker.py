@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from paceline.core.environment import Environment
+from paceline.core.files import open_private, private_directory
 from paceline.devices import showing_only
 from paceline.machine import describe
 from paceline.runner.execute import MemoryKills, kills_for_memory
@@ -44,7 +45,7 @@ class Worker:
         self._stopping: dict[AttemptKey, float] = {}  # since when
         self._memory_kills: dict[AttemptKey, MemoryKills] = {}  # of the kernel, as counted when it began
         self._spools: dict[AttemptKey, Spool] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        private_directory(folder)
         for path in sorted(folder.iterdir()):  # attempts that an earlier worker in this folder has begun
             spool = Spool(path)
             assignment = spool.assignment
@@ -160,7 +161,7 @@ class Worker:
 def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:
     environment = os.environ | showing_only(assignment.devices)
     command = [sys.executable, "-P", "-m", "paceline.service.follower.measuring", str(spool.folder)]
-    with (spool.folder / OUTPUT).open("ab") as output:
+    with os.fdopen(open_private(spool.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -37,17 +37,40 @@ LOOKED_AT = 100  # followers among which those to drain are chosen: of so many, 
 
 def submitted(cluster: ClusterState, demand: Demand, now: float) -> list[JobPlacement]:
     """A job has come; also one that comes again after its follower was lost."""
-    placement = _place(cluster, demand, now)
+    placement = _place(cluster, demand, now) if cluster.may_start(demand.owner) else None
     if placement is None:
         cluster.wait(demand)
         return []
-    cluster.start(placement, now)
-    return [placement]
+    return [placement, *settle(cluster, cluster.start(placement, now), now)]
 
 
 def ended(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
     """A running job has ended, well or not."""
-    return settle(cluster, cluster.end(job_id), now)
+    owner = cluster.demands[job_id].owner
+    return _settle_released(cluster, cluster.end(job_id), [owner], now)
+
+
+def limited(cluster: ClusterState, most_running: dict[str, int], now: float) -> list[JobPlacement]:
+    """Owners may have so many jobs running from now on; those that are not named, as many as there is room for."""
+    before, cluster.most_running = cluster.most_running, dict(most_running)
+    changed = sorted(one for one in {*before, *most_running} if before.get(one) != most_running.get(one))
+    freed = [follower for owner in changed for follower in cluster.hold(owner)]
+    return _settle_released(cluster, freed, changed, now)
+
+
+def _settle_released(
+    cluster: ClusterState, freed: Iterable[Follower], owners: Iterable[str], now: float
+) -> list[JobPlacement]:
+    """Everything that starts because followers have room, and because jobs of these owners are not held any more."""
+    released = [demand for owner in owners for demand in cluster.release(owner)]
+    started = settle(cluster, freed, now)
+    for demand in released:  # there may be room for it on a follower that nothing has changed on
+        if demand.id in cluster.running or not cluster.may_start(demand.owner):
+            continue
+        placement = _place(cluster, demand, now)
+        if placement is not None:
+            started += [placement, *settle(cluster, cluster.start(placement, now), now)]
+    return started
 
 
 def cancelled(cluster: ClusterState, job_id: str, now: float) -> list[JobPlacement]:
@@ -65,16 +88,18 @@ def lost(cluster: ClusterState, names: Iterable[str], now: float) -> tuple[list[
     """Followers have gone: what ran on them, for the caller to submit again or give up, and what starts now."""
     demands: list[Demand] = []
     freed: list[Follower] = []
+    owners: list[str] = []
     for follower in [cluster.followers[name] for name in names]:
         for running in list(follower.running.values()):
             demands.append(running.demand)
             freed += cluster.end(running.demand.id)
+            owners.append(running.demand.owner)
         if follower.reservation:
             waiting = follower.reservation.demand  # again like any other
             freed += cluster.withdraw(waiting)
             cluster.wait(waiting)
         cluster.leave(follower)
-    return demands, settle(cluster, freed, now)
+    return demands, _settle_released(cluster, freed, owners, now)
 
 
 def settle(cluster: ClusterState, followers: Iterable[Follower], now: float) -> list[JobPlacement]:
@@ -161,6 +186,9 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
         if candidate.demand.id in done:
             continue
         done.add(candidate.demand.id)
+        if not cluster.may_start(candidate.demand.owner):  # since a decision before this one
+            add(candidate.queue)
+            continue
         decision: JobPlacement | Reservation | None = _start(candidate, follower, now)
         needs, is_reserved = candidate.demand.needs, candidate.demand.id in candidate.queue.reserved
         could_have_room = len(follower.shape.members) >= needs.nodes

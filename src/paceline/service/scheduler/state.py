@@ -57,6 +57,7 @@ class Demand:
     submitted_at: float
     priority: int = 0  # higher goes first, until others are due
     error: float = 0.0  # deviation of the logarithm of true over predicted seconds
+    owner: str = ""
 
     @property
     def late_seconds(self) -> float:
@@ -328,11 +329,19 @@ class ClusterState:
         self.queues: dict[Shape, dict[Needs, DemandQueue]] = {}  # not empty, by who could run their jobs
         self._shapes: dict[tuple[SchedulerDevice, ...], Shape] = {}
         self._numbers = count()
+        self.most_running: dict[str, int] = {}  # by owner; who is not named has no limit
+        self._running_of: Counter[str] = Counter()
+        self.held: dict[str, dict[str, Demand]] = {}  # by owner: in no queue while as many of theirs run as may
 
     @property
     def waiting(self) -> Iterator[Demand]:
         """Every job that waits."""
-        return (demand for queue in self._queues.values() for demand in queue)
+        yield from (demand for queue in self._queues.values() for demand in queue)
+        yield from (demand for held in self.held.values() for demand in held.values())
+
+    def may_start(self, owner: str) -> bool:
+        """Whether one more job of an owner may run."""
+        return owner not in self.most_running or self._running_of[owner] < self.most_running[owner]
 
     @property
     def reserved(self) -> list[Follower]:
@@ -389,12 +398,38 @@ class ClusterState:
             message = f"job '{demand.id}' is here already; give another one an id of its own"
             raise InputError("duplicate-job", message, value=demand.id)
         self.demands[demand.id] = demand
+        if not self.may_start(demand.owner):
+            self.held.setdefault(demand.owner, {})[demand.id] = demand
+            return
         queue = self.queue_of(demand.needs)
         queue.push(demand, next(self._numbers))
         self._note(queue)
 
+    def release(self, owner: str) -> list[Demand]:
+        """Jobs of an owner that were held wait in their queues, if one more may run."""
+        if not self.may_start(owner):
+            return []
+        released = list(self.held.pop(owner, {}).values())
+        for demand in released:
+            del self.demands[demand.id]
+            self.wait(demand)
+        return released
+
+    def hold(self, owner: str) -> list[Follower]:
+        """Jobs of an owner leave their queues, if no more may run; followers drained for them are returned."""
+        if self.may_start(owner):
+            return []
+        freed: list[Follower] = []
+        for demand in [one for queue in self._queues.values() for one in queue if one.owner == owner]:
+            freed += self.withdraw(demand)
+            self.wait(demand)
+        return freed
+
     def withdraw(self, demand: Demand) -> tuple[Follower, ...]:
         """A job waits no longer; the followers that were drained for it are returned."""
+        if self.held.get(demand.owner, {}).pop(demand.id, None) is not None:
+            del self.demands[demand.id]
+            return ()
         queue = self.queue_of(demand.needs)
         del self.demands[demand.id]
         reservation = queue.remove(demand.id)
@@ -424,11 +459,12 @@ class ClusterState:
             self._open(follower)
         self.demands[demand.id] = demand
         self.running[demand.id] = placement.followers
-        return drained
+        self._running_of[demand.owner] += 1
+        return (*drained, *self.hold(demand.owner))
 
     def end(self, job_id: str) -> tuple[Follower, ...]:
         """A job has ended, one way or the other; the followers that it ran on are returned."""
-        del self.demands[job_id]
+        self._running_of[self.demands.pop(job_id).owner] -= 1
         followers = self.running.pop(job_id)
         for follower in followers:
             self._free(follower, job_id)

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import compare
+from paceline.analysis.compare.sides import compare
 from paceline.analysis.cost import Prices
 from paceline.analysis.leaderboard import Board, boards
 from paceline.analysis.trend.series import history
@@ -18,6 +18,8 @@ from paceline.report.document import Document
 from paceline.report.recommend import leaderboard as leaderboard_report
 from paceline.report.render import html as render_html
 from paceline.report.trend import document as trend_report
+from paceline.service.api.guard import needs
+from paceline.service.api.tokens import Scope
 from paceline.store.dashboard_queries import edition, headlines, metrics
 from paceline.web.pages import Page
 from paceline.web.site import AnswerCache, Site, embedded, templates, wants_json
@@ -68,6 +70,7 @@ def compare_routes(router: APIRouter, site: Site) -> None:
         return Side(text if len(ids) > 1 else ids[0], tuple(site.store.load(one) for one in ids))
 
     @router.get("/compare")
+    @needs(Scope.READ)
     def show(request: Request, a: str = "", b: str = "") -> Response:
         query = CompareQuery(a=a, b=b)
         if not a or not b:
@@ -85,6 +88,7 @@ def trend_routes(router: APIRouter, site: Site) -> None:
     """`/trends?metric=NAME`."""
 
     @router.get("/trends")
+    @needs(Scope.READ)
     def show(request: Request, metric: str = "", tag: str = "") -> Response:
         query = TrendQuery(metric=metric, tag=tag, metrics=metrics(site.store))
         if not metric:
@@ -103,6 +107,7 @@ def leaderboard_routes(router: APIRouter, site: Site) -> None:
     cache = AnswerCache[list[Board]](lambda: edition(site.store))
 
     @router.get("/leaderboard")
+    @needs(Scope.READ)
     def show(request: Request, case: str = "", metric: str = "", top: int = Query(10, ge=1, le=1000)) -> Response:
         query = LeaderboardQuery(case=case, metric=metric, top=top)
 

@@ -10,10 +10,12 @@ from pydantic import BaseModel
 from starlette.responses import RedirectResponse
 
 from paceline.analysis.summary import summarize_run
+from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 from paceline.report.numbers import show_figure
 from paceline.report.text import one_line
-from paceline.service.api.tokens import Scope
+from paceline.service.api.guard import needs
+from paceline.service.api.tokens import Caller, Scope, check_owner
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
@@ -53,6 +55,7 @@ class JobPage(BaseModel):
     total: int
     history: list[HistoryLine]
     log: str
+    quarantined: int  # items of reports on it that could not be stored
     suite: str
     has_run: bool
 
@@ -64,6 +67,7 @@ def job_page(site: Site, job_id: str) -> JobPage:
     progress = site.leader.progress(job_id)
     lines = _cases(records, progress, is_active=job.state.is_active)
     done = sum(line.state not in ("running", "waiting", INTERRUPTED) for line in lines)
+    measured = sum(line.state == Outcome.OK.value for line in lines)
     first = max(0, min(done - CASES // 2, len(lines) - CASES))
     rows = last_lines(site.store, job_id, LINES)
     log = [row.text for row in rows]
@@ -75,7 +79,7 @@ def job_page(site: Site, job_id: str) -> JobPage:
     if job.only:
         document["only"] = list(job.only)
     return JobPage(
-        answer=_answer(job, done, len(lines), site.leader.why_it_waits(job_id)),
+        answer=_answer(job, measured, len(lines), site.leader.why_it_waits(job_id)),
         job=job,
         cause=CAUSES[job.failure.kind] if job.failure else "",
         needs=needs_words(job.needs),
@@ -87,6 +91,7 @@ def job_page(site: Site, job_id: str) -> JobPage:
         total=len(lines),
         history=history(site.store.queue.events(job_id), job),
         log="".join(log),
+        quarantined=len(site.store.queue.quarantined(job_id)),
         suite=yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110),
         has_run=records is not None,
     )
@@ -112,9 +117,9 @@ def _cases(records: RunRecords | None, progress: AttemptProgress, *, is_active: 
     return lines
 
 
-def _answer(job: Job, done: int, total: int, waits_for: str) -> str:
+def _answer(job: Job, measured: int, total: int, waits_for: str) -> str:
     name = one_line(job.name)
-    of_cases = f": {done} of {total} {'case' if total == 1 else 'cases'} measured" if total else ""
+    of_cases = f": {measured} of {total} {'case' if total == 1 else 'cases'} measured" if total else ""
     match job.state:
         case JobState.QUEUED:
             again = ", again" if job.attempt else ""
@@ -134,18 +139,25 @@ def routes(router: APIRouter, site: Site) -> None:
     """`/jobs/ID` and the form that cancels it."""
 
     @router.get("/jobs")
+    @needs(Scope.READ)
     def jobs() -> Response:
         return RedirectResponse("/", 307)
 
     @router.get("/jobs/{job_id}")
+    @needs(Scope.READ)
     def job(request: Request, job_id: str) -> Response:
         view = job_page(site, job_id)
-        return site.answer(request, "job.html", view, scripts=[] if view.job.state.is_final else ["live.js"])
+        scripts = [] if view.job.state.is_final else ["live.js"]
+        visitor: Caller = request.state.caller
+        may_cancel = visitor.scope >= Scope.SUBMIT and visitor.may_change(view.job)
+        return site.answer(request, "job.html", view, scripts=scripts, may_cancel=may_cancel)
 
     @router.post("/jobs/{job_id}/cancel")
+    @needs(Scope.SUBMIT)
     def cancel(request: Request, job_id: str, form: SentForm) -> Response:
-        visitor = site.check_form(request, form, Scope.SUBMIT)
+        visitor = site.check_form(request, form)
         request.state.subject = job_id
+        check_owner(visitor, site.leader.job(job_id))
         site.leader.cancel(job_id, visitor.name)
         return RedirectResponse(f"/jobs/{job_id}", 303)
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from paceline.core.errors import unknown
+from paceline.service.api.guard import needs
+from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import FollowerState
 from paceline.service.job_store import ACTIVE, list_jobs
 from paceline.service.jobs import JobState
 from paceline.store.dashboard_queries import placements
 from paceline.web.job_history import counted
 from paceline.web.pages import Page
-from paceline.web.pages.queue import Machine, machines_of
-from paceline.web.site import Site
+from paceline.web.pages.queue import FRESH, Machine, machines_of
+from paceline.web.site import AnswerCache, Site
 
 ON_A_PAGE = 100
 DONE = 50
@@ -59,9 +62,11 @@ class MachinePage(BaseModel):
 
 
 def _followers(site: Site) -> dict[str, tuple[FollowerState, bool]]:
-    """Every follower that was ever seen, and whether it is here."""
-    stored = {row.id: (FollowerState.model_validate(row.document), False) for row in site.store.queue.followers()}
-    return stored | {state.id: (state, True) for state in site.leader.followers()}
+    """Every follower that was ever seen, and whether it is here and believed."""
+    absent = {row.id: FollowerState.model_validate(row.document) for row in site.store.queue.followers()}
+    absent |= {state.id: state for state in site.leader.refused()}
+    here = {state.id: (state, True) for state in site.leader.followers()}
+    return {name: (state, False) for name, state in absent.items()} | here
 
 
 def _machines(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[ListedMachine]:
@@ -71,25 +76,35 @@ def _machines(site: Site, followers: list[tuple[FollowerState, bool]]) -> list[L
     return [ListedMachine(machine=one, is_here=is_here) for one, (_, is_here) in zip(machines, followers, strict=True)]
 
 
+def _listed(site: Site, page: int) -> Machines:
+    """A page of the list."""
+    followers = sorted(_followers(site).values(), key=lambda one: (not one[1], not one[0].refused, one[0].id))
+    pages = max(1, -(-len(followers) // ON_A_PAGE))
+    page = min(page, pages)
+    here = sum(is_here for _, is_here in followers)
+    refused = sum(bool(state.refused) for state, _ in followers)
+    others = {"refused": refused, "gone": len(followers) - here - refused}
+    more = "".join(f", {count:,} {what}" for what, count in others.items() if count)
+    return Machines(
+        answer=f"{counted(here, 'machine')} here{more}.",
+        machines=_machines(site, followers[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]),
+        page=page,
+        pages=pages,
+    )
+
+
 def routes(router: APIRouter, site: Site) -> None:
     """`/machines` and `/machines/ID`."""
+    cache = AnswerCache[Machines](lambda: site.leader.edition, longest=FRESH, is_latest=True)
 
     @router.get("/machines")
+    @needs(Scope.READ)
     def machines(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        followers = sorted(_followers(site).values(), key=lambda one: (not one[1], one[0].id))
-        pages = max(1, -(-len(followers) // ON_A_PAGE))
-        page = min(page, pages)
-        here = sum(is_here for _, is_here in followers)
-        gone = f", {len(followers) - here:,} gone" if here < len(followers) else ""
-        view = Machines(
-            answer=f"{counted(here, 'machine')} here{gone}.",
-            machines=_machines(site, followers[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]),
-            page=page,
-            pages=pages,
-        )
-        return site.answer(request, "machines.html", view, scripts=["live.js"])
+        view = cache.get(page, partial(_listed, site, page))
+        return site.answer(request, "machines.html", view, scripts=["live.js"], is_shared=True)
 
     @router.get("/machines/{follower:path}")
+    @needs(Scope.READ)
     def machine(request: Request, follower: str) -> Response:
         followers = _followers(site)
         if follower not in followers:
@@ -97,6 +112,8 @@ def routes(router: APIRouter, site: Site) -> None:
         known = _machines(site, [followers[follower]])[0]
         running = known.machine.running
         does = f"runs {counted(len(running), 'job')}" if running else "is idle"
+        if not known.is_here:
+            does = f"is refused: {known.machine.refused}" if known.machine.refused else "is not here"
         given = []
         for placement in placements(site.store, follower, DONE):
             job = site.leader.job(placement.job_id)
@@ -106,7 +123,7 @@ def routes(router: APIRouter, site: Site) -> None:
                 PastJob(at=placement.at, job=job.id, name=job.name, state=job.state, run_id=run_id, is_last=is_last)
             )
         view = MachinePage(
-            answer=f"{follower} {does if known.is_here else 'is not here'}.",
+            answer=f"{follower} {does}.",
             known=known,
             given=given,
             environment=followers[follower][0].machine,

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
+from paceline.service.api.guard import needs
+from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import FollowerState
 from paceline.service.job_store import ACTIVE, FINAL, list_jobs
 from paceline.service.jobs import Job, JobState
@@ -22,10 +24,9 @@ from paceline.web.site import AnswerCache, Site
 WAITING = 50  # on one page
 MACHINES = 40
 OVER = 10
-LONG = 1000  # jobs that wait
-FRESH = 1.0  # seconds for which all who look at so long a queue see the same order
+LONG = 1000  # jobs that wait, whose order takes time to find
+FRESH = 1.0  # seconds for which all who look see the same page: of a long queue in any case, else if nothing changed
 
-Waiting = list[tuple[Job, float]]  # jobs that wait, in their order, with the seconds that each will probably take
 View = TypeVar("View", bound=BaseModel)
 
 
@@ -54,6 +55,7 @@ class Machine(BaseModel):
     labels: tuple[str, ...]
     seen_at: datetime
     draining: bool
+    refused: str  # why it is given nothing
     kept_for: str | None  # the job that is next here, and needs more of it than is free
     kept_for_name: str = ""
     running: list[RunningJob]
@@ -98,11 +100,13 @@ class QueuePage(BaseModel):
     page: int
     pages: int
     over: list[EndedJob]
+    quarantined: int  # items of reports that could not be stored
+    refused: list[str]  # machines
     trouble: str
 
 
-def queue_page(site: Site, cache: AnswerCache[Waiting], page: int) -> QueuePage:
-    """The queue as it is now; the order of a long one, which takes time to find, is that of a moment ago."""
+def queue_page(site: Site, page: int) -> QueuePage:
+    """The queue as it is now."""
     leader = site.leader
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
     active = list_jobs(site.store, ACTIVE, limit=1000)
@@ -112,8 +116,7 @@ def queue_page(site: Site, cache: AnswerCache[Waiting], page: int) -> QueuePage:
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
     first = (page - 1) * WAITING
-    find_waiting = partial(leader.waiting, page * WAITING)
-    next_jobs = (find_waiting() if counts[JobState.QUEUED] < LONG else cache.get(page, find_waiting))[first:]
+    next_jobs = leader.waiting(page * WAITING)[first:]
     waiting = [
         _view(
             WaitingJob,
@@ -146,6 +149,8 @@ def queue_page(site: Site, cache: AnswerCache[Waiting], page: int) -> QueuePage:
         page=page,
         pages=pages,
         over=sorted(over, key=lambda one: one.ended_at, reverse=True),
+        quarantined=site.store.queue.quarantine_count(),
+        refused=sorted(state.id for state in leader.refused()),
         trouble=leader.trouble,
     )
 
@@ -174,6 +179,7 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
             labels=state.labels,
             seen_at=state.seen_at,
             draining=state.draining,
+            refused=state.refused,
             kept_for=drained.get(state.id),
             kept_for_name=leader.job(drained[state.id]).name if state.id in drained else "",
             running=sorted(of_follower.get(state.id, []), key=lambda one: one.since),
@@ -188,8 +194,10 @@ def _view(model: type[View], job: Job, **more: Any) -> View:
 
 
 def _hardware(state: FollowerState) -> str:
+    if not state.cpus:  # it was never believed
+        return ""
     gpus = [f"{count} × {name}" if count > 1 else name for name, count in Counter(state.gpus).items()]
-    return ", ".join([*gpus, f"{state.cpus:g} cores", f"{state.memory_gib:.0f} GiB"])
+    return ", ".join([*gpus, f"{state.cpus:g} {'core' if state.cpus == 1 else 'cores'}", f"{state.memory_gib:.0f} GiB"])
 
 
 def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
@@ -207,11 +215,16 @@ def _answer(counts: dict[str, int], busy: int, machines: int) -> str:
 
 def routes(router: APIRouter, site: Site) -> None:
     """`/`."""
-    cache = AnswerCache[Waiting](lambda: None, longest=FRESH)
+    leader = site.leader
+    cache = AnswerCache[QueuePage](
+        lambda: leader.edition if leader.unfinished_count < LONG else None, longest=FRESH, is_latest=True
+    )
 
     @router.get("/")
+    @needs(Scope.READ)
     def queue(request: Request, page: int = Query(1, ge=1, le=1_000_000)) -> Response:
-        return site.answer(request, "queue.html", queue_page(site, cache, page), scripts=["live.js"])
+        view = cache.get(page, partial(queue_page, site, page))
+        return site.answer(request, "queue.html", view, scripts=["live.js"], is_shared=True)
 
 
 PAGE = Page("/", routes, title="Queue", order=10)

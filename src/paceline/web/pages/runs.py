@@ -11,6 +11,8 @@ from starlette.responses import JSONResponse
 
 from paceline.core.errors import InputError
 from paceline.core.run import RunRecords, RunStatus
+from paceline.service.api.guard import needs
+from paceline.service.api.tokens import Scope
 from paceline.store.dashboard_queries import glance, run_count
 from paceline.store.reader import RunRow
 from paceline.web.job_history import counted
@@ -52,6 +54,7 @@ def routes(router: APIRouter, site: Site) -> None:
         return site.report(records)
 
     @router.get("/runs")
+    @needs(Scope.READ)
     def runs(request: Request, limit: int = Query(LISTED, ge=1, le=10_000)) -> Response:
         rows, total = site.store.runs(limit), run_count(site.store)
         going = sum(row.status == "running" for row in rows)
@@ -59,6 +62,7 @@ def routes(router: APIRouter, site: Site) -> None:
         return site.answer(request, "runs.html", Runs(answer=answer, runs=rows, total=total, shown=len(rows)))
 
     @router.get("/runs/{run_id}")
+    @needs(Scope.READ)
     def show_run(request: Request, run_id: str) -> Response:
         records = site.store.load(site.store.find_run(run_id), samples=False)
         if wants_json(request):
@@ -77,6 +81,7 @@ def routes(router: APIRouter, site: Site) -> None:
         return embedded(site, request, page, above=above, scripts=scripts)
 
     @router.get("/runs/{run_id}/progress")
+    @needs(Scope.READ)
     def progress(run_id: str) -> RunProgress:
         records = glance(site.store, run_id)
         if records is None:

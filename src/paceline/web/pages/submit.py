@@ -24,17 +24,18 @@ from paceline.core.suite import CaseKeys, parts_of, takes_list
 from paceline.report.text import humanize, one_line
 from paceline.runner.suite_file import load_suite, shipped
 from paceline.service import admission
-from paceline.service.api.tokens import Scope
+from paceline.service.api.guard import needs
+from paceline.service.api.tokens import Caller, Scope
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import could_run
+from paceline.service.quotas import OVER_QUOTA
 from paceline.web.job_history import counted, listed
 from paceline.web.pages import Page
 from paceline.web.site import Form, SentForm, Site
 
 PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
-# Between values: not within brackets, nor where a setting of the same value follows, as in fc:layers=2,width=64.
-_COMMA = re.compile(r",(?!\s*\w+=)(?![^()\[\]{}]*[)\]}])")
+_SETTING = re.compile(r"\s*\w+=")
 _CASE_KEYS = ("target", "ranks", "repeat", "timeout")
 
 
@@ -107,10 +108,30 @@ def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tu
 
 def read_value(text: str) -> Any:
     """One value, or a list where there are several; brackets and braces are YAML."""
+    if len(text) > admission.LONGEST_TEXT:
+        message = f"it has {len(text):,} characters; at most {admission.LONGEST_TEXT:,} are taken"
+        raise InputError("too-many-characters", message)
     if text.lstrip().startswith(("[", "{")):
         return admission.read_document(text, "the value")
-    parts = [part.strip() for part in _COMMA.split(text) if part.strip()]
+    parts = [part.strip() for part in split_values(text) if part.strip()]
     return parts[0] if len(parts) == 1 else parts
+
+
+def split_values(text: str) -> list[str]:
+    """The texts between commas, but for commas within brackets and before a setting, as in fc:layers=2,width=64.
+
+    From the end, so that whether a comma is within brackets is known when it is met.
+    """
+    parts: list[str] = []
+    end, is_within = len(text), False
+    for at in range(len(text) - 1, -1, -1):
+        letter = text[at]
+        if letter in ")]}([{":
+            is_within = letter in ")]}"
+        elif letter == "," and not is_within and not _SETTING.match(text, at + 1):
+            parts.append(text[at + 1 : end])
+            end = at
+    return [text[:end], *reversed(parts)]
 
 
 def read_settings(text: str) -> dict[str, Any]:
@@ -385,24 +406,29 @@ def routes(router: APIRouter, site: Site) -> None:
         return site.answer(request, "submit.html", submission, scripts=["submit.js"], status=status)
 
     @router.get("/submit")
+    @needs(Scope.READ)
     def form(request: Request, kind: Kind = "suite", name: str = "") -> Response:
         values = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
         return show(request, form_page(site, kind, name, values, secrets.token_hex(6)))
 
     @router.post("/submit/check")
+    @needs(Scope.SUBMIT)
     def checked(request: Request, form: SentForm) -> Response:
-        site.check_form(request, form, Scope.SUBMIT)
+        site.check_form(request, form)
         return JSONResponse(check(form, site.leader)[0].model_dump(mode="json"))
 
     @router.post("/submit")
+    @needs(Scope.SUBMIT)
     def submit(request: Request, form: SentForm) -> Response:
-        visitor = site.check_form(request, form, Scope.SUBMIT)
+        visitor = site.check_form(request, form)
         result, asked = check(form, site.leader)
+        status = 422
         if asked is not None:
             try:
-                job = _submitted(site, asked, visitor.name)
-            except StoreError as error:  # nothing was taken: what was typed must not be lost, too
+                job = _submitted(site, asked, visitor)
+            except (StoreError, InputError) as error:  # nothing was taken: what was typed must not be lost, too
                 result = Checked(ok=False, errors={"": str(error)})
+                status = 503 if isinstance(error, StoreError) else 403
             else:
                 request.state.subject = job.id
                 return RedirectResponse(f"/jobs/{job.id}", 303)
@@ -414,18 +440,20 @@ def routes(router: APIRouter, site: Site) -> None:
             for entry in group.entries:
                 entry.error = result.errors.get(PREFIX + entry.name, "")
                 group.is_folded = group.is_folded and not entry.error
-        return show(request, submission, 503 if "" in result.errors else 422)
+        return show(request, submission, status)
 
 
-def _submitted(site: Site, request: JobRequest, by: str) -> Job:
+def _submitted(site: Site, request: JobRequest, visitor: Caller) -> Job:
     """The job that the leader took; a form that was sent, changed and sent again is another one."""
     if site.leader.trouble:
         raise StoreError(site.leader.trouble)
-    job = admission.new_job(request, by)
+    job = admission.new_job(request, visitor.name)
     try:
-        return site.leader.submit(job)[0]
-    except InputError:
-        return site.leader.submit(job.model_copy(update={"id": secrets.token_hex(6)}))[0]
+        return site.leader.submit(job, visitor.quotas)[0]
+    except InputError as error:
+        if error.code == OVER_QUOTA:
+            raise
+        return site.leader.submit(job.model_copy(update={"id": secrets.token_hex(6)}), visitor.quotas)[0]
 
 
 PAGE = Page("/submit", routes, title="Submit", order=20)

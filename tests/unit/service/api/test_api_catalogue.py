@@ -16,7 +16,7 @@ def test_benchmarks_come_with_the_schema_of_their_parameters(shared: Served) -> 
     assert found["gemm"]["primary"] in [metric["name"] for metric in found["gemm"]["metrics"]]
     assert found["serve"]["parameters"]["properties"]["requests"]
     assert found["disk"]["refused"] == ["folder", "raw_device"]
-    assert found["train"]["refused"] == []
+    assert found["train"]["refused"] == ["input"]
 
 
 def test_suites_that_ship_are_listed(shared: Served) -> None:
@@ -123,6 +123,7 @@ def test_the_description_says_how_much_comes_unless_more_is_asked_for(shared: Se
     }
     assert defaults == {
         "/jobs": 100,
+        "/quarantine": 100,
         "/jobs/{job_id}/logs": 500,
         "/runs": 50,
         "/runs/{run_id}": False,

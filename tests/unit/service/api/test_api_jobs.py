@@ -184,7 +184,7 @@ def test_nothing_is_taken_while_nothing_can_be_kept(served: Served) -> None:
     assert int(answer.headers["retry-after"]) > 0
     health = served.ask("GET", "health")
     assert health.status == 503
-    assert "disk" not in health.error["message"]  # anybody may ask
+    assert b"disk" not in health.body  # anybody may ask
     served.leader.trouble = ""
     assert (served.submit("job-1").status, served.ask("GET", "health").status) == (201, 200)
 
@@ -294,3 +294,70 @@ def test_a_job_that_does_not_say_which_devices_it_has_is_not_shown_on_its_machin
 
 def test_a_path_with_a_slash_too_many_is_not_there(shared: Served) -> None:
     assert shared.ask("GET", "jobs/").status == 404
+
+
+def test_a_job_is_cancelled_by_who_submitted_it_or_by_an_admin(served: Served) -> None:
+    tokens = {
+        name: served.add_token(name, scope) for name, scope in (("ann", "submit"), ("bob", "submit"), ("boss", "admin"))
+    }
+    for name in ("first", "second"):
+        assert served.submit(name, token=tokens["ann"]).status == 201
+    refused = served.ask("POST", "jobs/first/cancel", token=tokens["bob"])
+    assert (refused.status, refused.error["code"]) == (403, "not-yours")
+    assert refused.error["message"] == "job 'first' is of 'ann', and 'bob' may cancel its own alone"
+    assert not served.leader.job("first").state.is_final
+    assert served.ask("POST", "jobs/first/cancel", token=tokens["ann"]).json["state"] == "cancelled"
+    assert served.ask("POST", "jobs/second/cancel", token=tokens["boss"]).json["state"] == "cancelled"
+    assert ("bob", "POST /api/v1/jobs/first/cancel", "first", "403") in served.audit()
+
+
+def test_a_job_beyond_the_quota_of_its_token_is_refused_and_an_admin_has_none(served: Served) -> None:
+    boss = served.add_token("boss", "admin")
+    sent = {"name": "ann", "quotas": {"max_queued": 1, "max_priority": 0}}
+    ann = served.ask("POST", "tokens", sent, token=boss).json
+    assert ann["quotas"]["max_queued"] == 1
+    assert served.submit("one", token=ann["token"]).status == 201
+    refused = served.submit("two", token=ann["token"])
+    assert (refused.status, refused.error["code"], refused.error["key"]) == (403, "over-quota", "max_queued")
+    assert served.submit("one", token=ann["token"]).status == 200
+    assert served.submit("three", token=boss, priority=100).status == 201
+
+
+class TestHealth:
+    """Live, ready, and in figures."""
+
+    def test_a_leader_in_trouble_is_live_and_not_ready(self, served: Served) -> None:
+        told = {"status": "ok", "live": True, "ready": True}
+        assert [served.ask("GET", path).json for path in ("health", "health/live", "health/ready")] == [told] * 3
+        served.leader.trouble = "the disk of /home/ann is full"
+        answers = [served.ask("GET", path) for path in ("health", "health/live", "health/ready")]
+        assert [answer.status for answer in answers] == [503, 200, 503]
+        assert [answers[n].error["code"] for n in (0, 2)] == ["not-ready", "not-ready"]
+        assert answers[1].json == {"status": "not-ready", "live": True, "ready": False}
+        assert not any(b"ann" in answer.body for answer in answers), "anybody may ask"
+
+    def test_a_leader_whose_thread_stands_still_is_not_live(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("paceline.service.leader.DEAD", -1.0)
+        with served.leader._is_leading:
+            assert served.ask("GET", "health/live").status == 503
+        assert served.ask("GET", "health/live").status == 200
+
+    def test_the_leader_itself_is_shown_as_metrics(self, served: Served) -> None:
+        served.leader.step()
+        for name in ("one", "two"):
+            served.submit(name)
+        answer = served.ask("GET", "metrics")
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        text = answer.body.decode()
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        assert values['paceline_leader_jobs{state="placed"}'] == "1.0"
+        assert values['paceline_leader_jobs{state="queued"}'] == "1.0"
+        assert values["paceline_leader_leases"] == values["paceline_leader_followers"] == "1.0"
+        assert values["paceline_leader_followers_refused"] == "0.0"
+        assert 0 < float(values["paceline_leader_lease_left_seconds"]) <= 30
+        assert float(values["paceline_leader_store_writes_total"]) >= 3
+        assert float(values["paceline_leader_store_write_seconds_total"]) > 0
+        assert float(values["paceline_leader_connections"]) >= 1
+        assert text.endswith("# EOF\n")

@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from paceline.core.errors import StoreError
-from paceline.service.api.guard import Buckets, Guard, Limits, _too_many, is_loopback, needed
-from paceline.service.api.tokens import LOCAL, Scope, Tokens, make
+from paceline.service.api.guard import Buckets, Guard, Limits, Turns, _too_many, is_loopback, needed, needs
+from paceline.service.api.tokens import LOCAL, Scope, Sessions, Tokens, make
 from paceline.store import open_store
+from paceline.store.queue import AuditRow
 from paceline.store.store import Store
 
 LOOPBACK = ("127.0.0.1", 1234)
+
+
+def a_route(methods: str, path: str, scope: Scope | None) -> Route:
+    @needs(scope)
+    def endpoint(_: Request) -> Response:
+        raise AssertionError("the application behind the guard answers")
+
+    return Route(path, endpoint, methods=methods.split())
+
+
+ROUTES = [
+    a_route("GET OPTIONS", "/api/v1/jobs", Scope.READ),
+    a_route("POST", "/api/v1/jobs", Scope.SUBMIT),
+    a_route("POST", "/api/v1/jobs/{job}/cancel", Scope.SUBMIT),
+    a_route("POST", "/api/v1/validate", Scope.SUBMIT),
+    a_route("GET", "/api/v1/health", None),
+    a_route("POST", "/api/v1/health", None),
+    a_route("GET", "/api/v1/tokens", Scope.ADMIN),
+    a_route("DELETE", "/api/v1/tokens/{name}", Scope.ADMIN),
+    a_route("GET POST", "/login", None),
+    a_route("GET", "/jobs", Scope.READ),
+    a_route("POST", "/submit", Scope.SUBMIT),
+    a_route("POST", "/submit/check", Scope.SUBMIT),
+    Route("/api/v1/undeclared", lambda _: Response(), methods=["GET"]),
+]
 
 
 @dataclass
@@ -29,6 +60,7 @@ class Front:
     store: Store
     is_local: bool = True
     limits: Limits = field(default_factory=Limits)
+    proxies: tuple[str, ...] = ()
     subject: str = ""
     callers: list[Any] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
@@ -36,7 +68,10 @@ class Front:
 
     def __post_init__(self) -> None:
         self.tokens = Tokens(self.store)
-        self.guard = Guard(self._app, self.store, self.tokens, self.is_local, self.limits)
+        self.sessions = Sessions(b"secret")
+        self.guard = Guard(
+            self._app, self.store, self.tokens, self.sessions, ROUTES, self.is_local, self.limits, self.proxies
+        )
 
     async def _app(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,6 +192,13 @@ class TestWhoIsLetIn:
             front.add_token("somebody", Scope.READ)
         assert front.ask(client=(address, 1))[0] == status
 
+    @pytest.mark.parametrize("path", ["/api/v1/tokens\n", "/api/v1/tokens\x00", "/\x7f", "/\x85", "/\u2028", "/a\tb"])
+    def test_a_path_with_control_characters_is_no_path(self, front: Front, path: str) -> None:
+        reader, admin = front.add_token("reader", Scope.READ), front.add_token("admin", Scope.ADMIN)
+        assert front.code("GET", path, authorization=reader) == (400, "unreadable")
+        assert front.code("GET", path, authorization=admin) == (400, "unreadable")
+        assert front.callers == []
+
     def test_who_comes_from_nowhere_is_not_at_the_machine(self, front: Front) -> None:
         assert front.code(client=None) == (401, "unauthorized")
         assert front.audit() == [("unknown", "GET /api/v1/jobs", "", "401 unauthorized")]
@@ -168,16 +210,60 @@ class TestWhoIsLetIn:
         ]
         assert messages == ["this leader needs a token", "this token is not known here"]
 
-    def test_a_token_counts_only_as_a_bearers_or_in_the_cookie(self, front: Front) -> None:
+    def test_a_token_counts_only_as_a_bearers(self, front: Front) -> None:
         bearer = front.add_token("somebody", Scope.READ)
         token = bearer.removeprefix("Bearer ")
         assert front.ask(authorization=bearer.lower().replace(token.lower(), token))[0] == 200
         assert front.ask(authorization=f"Basic {token}")[0] == 401
-        assert front.ask(authorization="Bearer ", cookie=f"paceline_token={token}")[0] == 200
-        assert front.ask(cookie=f"other={token}")[0] == 401
+        assert front.ask(cookie=f"paceline_session={token}")[0] == 401
 
-    @pytest.mark.parametrize("cookie", ["paceline_token=", "paceline_token", "a=b", "[=]"])
-    def test_a_cookie_without_a_token_is_none(self, front: Front, cookie: str) -> None:
+    def test_a_session_lets_in_until_its_token_is_revoked(self, front: Front) -> None:
+        front.add_token("somebody", Scope.READ)
+        (row,) = front.store.queue.tokens()
+        cookie = f"paceline_session={front.sessions.begin(row)}"
+        assert front.ask(authorization="Bearer ", cookie=cookie)[0] == 200
+        assert front.ask("POST", cookie=cookie)[0] == 403
+        with front.store.queue.writing("revoke a token") as writing:
+            writing.revoke_token("somebody")
+        front.tokens.forget()
+        assert front.ask(cookie=cookie)[0] == 401
+
+    @pytest.mark.parametrize(
+        ("peer", "proxies", "forwarded", "is_secure"),
+        [
+            ("127.0.0.1", (), "-", False),
+            ("127.0.0.1", (), "https", True),
+            ("10.0.0.7", ("10.0.0.7",), "https", True),
+            ("10.0.0.7", ("10.0.0.7",), "http", False),
+            ("10.0.0.8", ("10.0.0.7",), "https", False),
+        ],
+    )
+    def test_a_session_is_renewed_and_secure_where_a_browser_came_by_tls(
+        self, store: Store, peer: str, proxies: tuple[str, ...], forwarded: str, is_secure: bool
+    ) -> None:
+        front = Front(store, proxies=proxies)
+        front.add_token("somebody", Scope.READ)
+        (row,) = front.store.queue.tokens()
+        half_used = Sessions(b"secret", clock=lambda: time.time() - 2000)
+        for sessions, is_renewed in ((half_used, True), (front.sessions, False)):
+            cookie = f"paceline_session={sessions.begin(row)}"
+            _, headers, _ = front.ask(client=(peer, 1), cookie=cookie, x_forwarded_proto=forwarded)
+            words = headers.get("set-cookie", "").split("; ")
+            assert (words[0].startswith("paceline_session=somebody.")) is is_renewed
+            assert {"HttpOnly", "Max-Age=3600", "SameSite=strict"} <= set(words) or not is_renewed
+            assert ("Secure" in words) is (is_secure and is_renewed)
+
+    def test_a_leader_that_had_a_token_is_never_open_again(self, front: Front) -> None:
+        assert front.ask()[0] == 200
+        front.add_token("only", Scope.ADMIN)
+        with front.store.queue.writing("revoke a token") as writing:
+            writing.revoke_token("only")
+        front.tokens.forget()
+        assert front.ask()[0] == 401
+        assert front.ask("POST", "/api/v1/tokens")[0] == 401
+
+    @pytest.mark.parametrize("cookie", ["paceline_session=", "paceline_session", "a=b", "[=]"])
+    def test_a_cookie_without_a_session_is_none(self, front: Front, cookie: str) -> None:
         assert front.ask(cookie=cookie)[0] == 200
 
     @pytest.mark.parametrize(
@@ -218,13 +304,15 @@ class TestWhoIsLetIn:
             ("POST", "/api/v1/jobs", Scope.SUBMIT),
             ("POST", "/api/v1/validate", Scope.SUBMIT),
             ("POST", "/submit", Scope.SUBMIT),
-            ("POST", "/api/v1/runs", Scope.ADMIN),
-            ("GET", "/api/v1/audit", Scope.ADMIN),
+            ("GET", "/api/v1/undeclared", Scope.ADMIN),
+            ("GET", "/api/v1/tokens", Scope.ADMIN),
             ("DELETE", "/api/v1/tokens/x", Scope.ADMIN),
+            ("PUT", "/api/v1/jobs", Scope.READ),
+            ("GET", "/nothing", Scope.READ),
         ],
     )
     def test_each_request_needs_a_scope_and_no_more(self, front: Front, method: str, path: str, scope: Scope) -> None:
-        assert needed(method, path) is scope
+        assert needed(ROUTES, {"type": "http", "method": method, "path": path}) is scope
         for has in Scope:
             bearer = front.add_token(has.word, has)
             assert front.ask(method, path, authorization=bearer)[0] == (200 if has >= scope else 403)
@@ -350,10 +438,12 @@ class TestNotes:
 
     def test_a_note_is_printable_and_not_too_long(self, front: Front) -> None:
         front.subject = "s" * 300
-        front.ask("POST", "/a\nb")
         front.ask("POST", "/" + "x" * 300)
-        assert [what for _, what, _, _ in front.audit()] == ["POST /a\\nb", "POST /" + "x" * 194]
-        assert {subject for _, _, subject, _ in front.audit()} == {"s" * 200}
+        front.ask("POST", "/a\nb")
+        assert [(what, subject) for _, what, subject, _ in front.audit()] == [
+            ("POST /" + "x" * 194, "s" * 200),
+            ("POST /a\\nb", ""),
+        ]
 
     def test_a_request_goes_on_if_it_cannot_be_noted(
         self, front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -365,6 +455,20 @@ class TestNotes:
         assert front.ask("POST", "/api/v1/jobs")[0] == 200
         assert "not in the audit log: POST /api/v1/jobs by local, 200: the disk is full" in caplog.text
 
+    def test_of_those_who_guess_only_some_are_noted(self, store: Store) -> None:
+        front = Front(store, limits=Limits(notes=1e-6, note_burst=2))
+        bearer = front.add_token("reader", Scope.READ)
+        assert {front.ask()[0] for _ in range(9)} == {401}
+        assert {front.ask("GET", "/api/v1/tokens", authorization=bearer)[0] for _ in range(3)} == {403}
+        assert [who for who, *_ in front.audit()] == ["127.0.0.1"] * 2 + ["reader"] * 3
+
+    def test_what_is_old_goes_when_the_first_and_every_so_many_are_noted(self, front: Front) -> None:
+        with front.store.queue.writing("note something old") as writing:
+            for days in (91, 89):
+                writing.note(AuditRow(datetime.now(UTC) - timedelta(days=days), f"{days} days ago", "", "", ""))
+        front.ask("POST", "/api/v1/jobs")
+        assert [who for who, *_ in front.audit()] == ["89 days ago", "local"]
+
 
 class TestOften:
     """How many requests, and when to come again."""
@@ -373,6 +477,13 @@ class TestOften:
         front = Front(store, limits=Limits(rate=1e-6, burst=1))
         addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
         assert [front.ask(client=(address, 1))[0] for address in addresses] == [200, 200, 429]
+
+    def test_behind_a_proxy_that_is_trusted_each_address_counts_for_itself(self, store: Store) -> None:
+        front = Front(store, is_local=False, limits=Limits(failures=1e-6, failure_burst=1), proxies=("10.0.0.7",))
+        asked = [("10.0.0.7", "1.1.1.1"), ("10.0.0.7", "2.2.2.2, 1.1.1.1"), ("10.0.0.7", "2.2.2.2"), ("10.0.0.7", "-")]
+        asked += [("10.0.0.8", "3.3.3.3"), ("10.0.0.8", "4.4.4.4")]
+        statuses = [front.ask(client=(peer, 1), x_forwarded_for=text)[0] for peer, text in asked]
+        assert statuses == [401, 429, 401, 401, 401, 429]
 
     def test_each_token_counts_for_itself_wherever_it_comes_from(self, store: Store) -> None:
         front = Front(store, limits=Limits(rate=1e-6, burst=1))
@@ -426,3 +537,55 @@ class TestDefects:
         front.fail = fail
         with pytest.raises(ZeroDivisionError):
             front.ask()
+
+
+def test_who_asks_for_much_waits_for_their_own_turn_and_nobody_else_does() -> None:
+    turns, order = Turns(at_once=2), list[str]()
+
+    async def ask(who: str, name: str, over: asyncio.Event) -> None:
+        async with turns.turn(who):
+            order.append(name)
+            await over.wait()
+
+    async def crowd() -> None:
+        over = asyncio.Event()
+        asked = [asyncio.create_task(ask("ann", f"ann {number}", over)) for number in range(4)]
+        asked.append(asyncio.create_task(ask("bob", "bob", over)))
+        while len(order) < 3:
+            await asyncio.sleep(0)
+        assert order == ["ann 0", "ann 1", "bob"]
+        asked[2].cancel()  # it has gone while it waited
+        over.set()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    asyncio.run(crowd())
+    assert order == ["ann 0", "ann 1", "bob", "ann 3"]
+    assert turns.clients == 0
+
+
+def test_a_turn_is_over_when_the_answer_begins_however_slowly_it_is_read(store: Store) -> None:
+    read, entered = asyncio.Event(), list[str]()
+
+    async def app(scope: AsgiScope, receive: Receive, send: Send) -> None:
+        entered.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await read.wait()
+
+    guard = Guard(app, store, Tokens(store), Sessions(b"secret"), ROUTES, True, Limits(at_once=1))
+
+    async def crowd() -> None:
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b""}
+
+        async def send(_: Message) -> None: ...
+
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": "GET", "path": "/api/v1/jobs", "headers": headers, "client": LOOPBACK}
+        asked = [asyncio.create_task(guard(scope | {"state": {}}, receive, send)) for _ in range(3)]
+        async with asyncio.timeout(30):
+            while len(entered) < 3:
+                await asyncio.sleep(0.001)
+        read.set()
+        await asyncio.gather(*asked)
+
+    asyncio.run(crowd())

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI
 
-from paceline.service.api.server import Tls, address_of, bind, make_server, only_leader, serve
+from paceline.service.api.server import Front, Tls, address_of, bind, make_server, only_leader, serve, session_secret
 from paceline.service.leader import Leader
 from paceline.store import open_store
 from paceline.store.store import Store
@@ -55,6 +55,17 @@ def test_a_second_leader_on_a_store_is_refused_while_the_first_lives(store: Stor
         pass
 
 
+def test_what_signs_sessions_is_the_leaders_own_and_survives_it(tmp_path: Path) -> None:
+    first = session_secret(tmp_path)
+    assert (len(first), session_secret(tmp_path)) == (32, first)
+    file = tmp_path / "session-secret"
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_bytes(b"cut short")
+    assert len(session_secret(tmp_path)) == 32
+    with refused("cannot-write", key="XDG_DATA_HOME"):
+        session_secret(tmp_path / "missing")
+
+
 def test_a_folder_that_cannot_be_made_is_refused(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
@@ -85,7 +96,7 @@ def test_the_address_is_one_that_a_browser_takes(host: str, tls: Tls | None, sho
 
 @pytest.mark.parametrize("tls", [None, TLS])
 def test_a_server_tells_nothing_of_itself_and_believes_no_proxy(tls: Tls | None) -> None:
-    config = make_server(FastAPI(), tls).config
+    config = make_server(FastAPI(), Front(tls)).config
     assert (config.access_log, config.proxy_headers, config.server_header) == (False, False, False)
     files = (TLS.certificate, TLS.key) if tls else (None, None)
     assert (config.ssl_certfile, config.ssl_keyfile) == files

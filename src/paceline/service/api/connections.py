@@ -1,0 +1,148 @@
+"""Connections to a leader: how many there may be, of whom, and how long each may take to say what it wants.
+
+They are counted as they are accepted, before a handshake or a header, so that no crowd at the front takes the
+descriptors that the leader needs for its store and its followers. Where there is no room, who was silent longest goes,
+of the address that has the most: a crowd makes room for others, not they for it.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+Peer = tuple[Any, ...]  # the address and port at the other end
+
+_MOST = 1000
+_MOST_LEAVING = 32  # that were told to go, and still have their descriptors
+
+
+def _half_of_the_descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if soft == resource.RLIM_INFINITY else max(1, min(_MOST, soft // 2))
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """How many connections there may be, and how long they may take."""
+
+    total: int = field(default_factory=_half_of_the_descriptors)
+    per_address: int = 256
+    silent_seconds: float = 10.0  # for a handshake and a header, or until the next request
+    busy_seconds: float = 120.0  # for a request and its answer, however slowly it is read
+
+
+class Gate:
+    """The connections that are open: those that wait for a request to be sent, and those that have one."""
+
+    def __init__(
+        self, limits: ConnectionLimits, proxies: Collection[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits = limits
+        self._proxies = frozenset(proxies)
+        self._clock = clock
+        self._waiting: OrderedDict[Peer, float] = OrderedDict()  # since when, the longest first
+        self._busy: OrderedDict[Peer, float] = OrderedDict()
+        self._sockets: dict[Peer, socket.socket] = {}
+        self._leaving: set[Peer] = set()
+        self._of_address: Counter[str] = Counter()
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether those that were told to go have to be gone before others come."""
+        return len(self._leaving) >= _MOST_LEAVING
+
+    def admit(self, peer: Peer, accepted: socket.socket) -> bool:
+        """Count a connection in, if need be in place of another; False if there is no room."""
+        address = str(peer[0])
+        is_crowded = self._of_address[address] >= self._limits.per_address and address not in self._proxies
+        if is_crowded or len(self._waiting) + len(self._busy) >= self._limits.total:
+            self.refused += 1
+            crowd = address if is_crowded else self._largest_crowd()
+            longest = next((one for one in self._waiting if one[0] == crowd), None)
+            if longest is None and not is_crowded:
+                longest = next(iter(self._waiting), None)
+            if longest is None:
+                return False
+            self._dismiss(longest)
+        self._sockets[peer] = accepted
+        self._waiting[peer] = self._clock()
+        self._of_address[address] += 1
+        return True
+
+    def note(self, peer: Peer, *, is_busy: bool) -> None:
+        """Whether a connection has a request now, or waits for one."""
+        here, other = (self._busy, self._waiting) if is_busy else (self._waiting, self._busy)
+        if other.pop(peer, None) is not None:
+            here[peer] = self._clock()
+
+    def leave(self, peer: Peer) -> None:
+        """A connection is closed."""
+        if self._sockets.pop(peer, None) is not None:
+            self._forget(peer)
+            self._leaving.discard(peer)
+
+    def sweep(self) -> None:
+        """Let go of those that took too long."""
+        limits, now = self._limits, self._clock()
+        for since, seconds in ((self._waiting, limits.silent_seconds), (self._busy, limits.busy_seconds)):
+            while since and now - next(iter(since.values())) > seconds:
+                self._dismiss(next(iter(since)))
+
+    def _largest_crowd(self) -> str:
+        """The address with the most connections; a proxy has those of many, and is none."""
+        return max(self._of_address, key=lambda address: (address not in self._proxies, self._of_address[address]))
+
+    def _dismiss(self, peer: Peer) -> None:
+        self._forget(peer)
+        self._leaving.add(peer)
+        with suppress(OSError):  # it has gone by itself
+            self._sockets[peer].shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, peer: Peer) -> None:
+        was_here = self._waiting.pop(peer, None) is not None or self._busy.pop(peer, None) is not None
+        if was_here:
+            address = str(peer[0])
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
+
+
+class Listening(socket.socket):
+    """A listening socket that accepts whom its gate admits."""
+
+    gate: Gate | None = None
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection; one that is not admitted is closed, and counts as broken off."""
+        if self.gate is None:
+            return super().accept()
+        if self.gate.is_pausing:
+            raise BlockingIOError
+        plain, peer = super().accept()
+        accepted = _Accepted(plain.family, plain.type, plain.proto, fileno=plain.detach())
+        if not self.gate.admit(peer, accepted):
+            accepted.close()
+            raise ConnectionAbortedError
+        accepted.on_close = lambda: self.gate.leave(peer) if self.gate else None
+        return accepted, peer
+
+
+class _Accepted(socket.socket):
+    """A connection that says when its descriptor is free."""
+
+    on_close: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        super().close()
+        if self.on_close is not None:
+            self.on_close()
