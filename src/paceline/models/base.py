@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -72,6 +72,26 @@ class Workload:
     loss_flops: float = 0.0  # forward FLOPs per sample of a loss that has weights itself
     extra_flops: float = 0.0  # forward FLOPs per sample that the counter of operators cannot see
     answer: Callable[[Any], Any] | None = None  # what a server returns of the output; None is all of it
+    batch_size: int | None = None  # of the inputs as they were given; None where they say nothing of it
+    loss_name: str = ""  # for the record, where the loss is not the model's own
+    input_names: tuple[str, ...] = ()  # where a file has names for them; empty takes those of the module's code
+    output_names: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for the record: where it is from, what was counted
+
+
+Engine = Literal["torch", "onnxruntime"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a model leaves no choice of; one of the zoo leaves every choice."""
+
+    noun: str = "model"
+    batch_size: int | None = None  # the only one that it takes
+    precision: str = ""  # the only one that it computes in
+    engine: Engine = "torch"  # what computes it
+    is_trainable: bool = True
+    has_scales: bool = True  # whether there is a tiny one of the same kind
 
 
 @dataclass(frozen=True)
@@ -91,6 +111,7 @@ class ModelSpec:
     fp8: bool = False  # whether its linear layers can run in fp8
     imports: tuple[str, ...] = ("torch",)  # heavy modules to have imported before a case is forked
     settings: dict[str, Any] = field(default_factory=dict)  # layers, hidden size, ...: for people and for formulas
+    traits: Traits = Traits()
 
 
 Shape = TypeVar("Shape")

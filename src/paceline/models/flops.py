@@ -25,9 +25,10 @@ def count_flops(spec: ModelSpec, scale: Scale = "full", *, backward: bool = Fals
     """FLOPs of one sample, forward unless both, counted on the meta device: nothing is computed, no memory is taken.
 
     A multiply-add is two FLOPs. Counted are matrix products, convolutions and attention, by torch's operator counter at
-    batch 1 in evaluation mode (so heads that exist only in training do not count), the gates of recurrent layers, which
-    run as one kernel that the counter does not see, and the workload's `extra_flops`. Attention counts as the full
-    square of the sequence length, also where a causal mask lets a kernel skip half.
+    batch 1, or the only one that the model takes, in evaluation mode (so heads that exist only in training do not
+    count), the gates of recurrent layers, which run as one kernel that the counter does not see, and the workload's
+    `extra_flops`. Attention counts as the full square of the sequence length, also where a causal mask lets a kernel
+    skip half.
 
     Training a sample takes `TRAINING_FACTOR` = 3 times this (the backward pass takes two products for each forward
     one). Recomputed activations are not counted: they are a cost, not work.
@@ -39,7 +40,8 @@ def count_flops(spec: ModelSpec, scale: Scale = "full", *, backward: bool = Fals
     with torch.device("meta"):
         workload = spec.build(scale)
     module = workload.module.train(backward)
-    batch = workload.make_batch(1, torch.Generator()).to(torch.device("meta"))
+    rows = spec.traits.batch_size or 1
+    batch = workload.make_batch(rows, torch.Generator()).to(torch.device("meta"))
     recurrent: list[float] = []
     for layer in module.modules():
         if isinstance(layer, nn.RNNBase):
@@ -53,7 +55,7 @@ def count_flops(spec: ModelSpec, scale: Scale = "full", *, backward: bool = Fals
         else:
             with torch.no_grad():
                 module(*batch.inputs)
-    return float(counter.get_total_flops()) + sum(recurrent) + workload.extra_flops
+    return (float(counter.get_total_flops()) + sum(recurrent)) / rows + workload.extra_flops
 
 
 def _skip_recurrence(layer: nn.RNNBase, counted: list[float]) -> None:

@@ -23,7 +23,7 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.parameters import MeasuringParameters
 from paceline.devices.cpu import CpuDevice
-from paceline.models.user import find_model
+from paceline.models.sources import find_model
 from support.layouts import TINY
 
 

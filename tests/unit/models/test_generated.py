@@ -9,7 +9,7 @@ from paceline.core.errors import InputError
 from paceline.models import MODELS
 from paceline.models.flops import count_flops
 from paceline.models.generated import SHAPES, generated_model, parse
-from paceline.models.user import find_model
+from paceline.models.sources import find_model
 from support.refused import refused
 
 NAMES = [

@@ -233,8 +233,8 @@ class MicroSession:
         self.ranks.meet()
         warm, parameters = loop.WarmUp([], steady=True), self.parameters
         if budget is None:
-            settling = self.device.kind.settling_seconds
-            warm = loop.warm_up(step, new_timeline(), parameters, settling=settling, agree=agree, report=report)
+            boost = self.device.kind.boost_seconds
+            warm = loop.warm_up(step, new_timeline(), parameters, boost=boost, agree=agree, report=report)
         else:
             parameters = parameters.model_copy(update={"budget": budget})
         self.ranks.meet()

@@ -34,7 +34,7 @@ def choose_batch_size(
     """
     if isinstance(parameters.batch_size, int):
         return parameters.batch_size
-    if parameters.batch_size is None:
+    if parameters.batch_size is None or spec.traits.batch_size is not None:
         return spec.batch_size
     context.report(Progress(phase="finding the largest batch"))
     attempt = trial(parameters.model_copy(update={"compile": "off", "graph": False}))

@@ -14,12 +14,13 @@ from paceline.benchmarks._superbench import Values
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import Case
 from paceline.core.environment import Environment
+from paceline.core.errors import InputError
 from paceline.core.parameters import MeasuringParameters, OnOff
 from paceline.core.record import Outcome, Record
 from paceline.core.stats import PERCENTILES
 from paceline.core.subject import SUPERBENCH, Alias, Description, ModelPrecision, key_word
-from paceline.models.base import Scale
-from paceline.models.user import MODEL_NAME, check_model
+from paceline.models.base import Scale, Traits
+from paceline.models.sources import MODEL_INPUT, MODEL_NAME, check_model
 
 Switch = Annotated[Literal["auto", "on", "off"], OnOff]
 
@@ -28,7 +29,11 @@ class ModelParameters(MeasuringParameters):
     """A model, how it is computed, and how much at once."""
 
     model: Annotated[str, MODEL_NAME]
-    """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own as package.module:factory"""
+    """A model of the zoo (paceline list models), generated/FAMILY:knob=value, or your own: ./my.onnx, ./my.pt2,
+    ./script.py:factory, package.module:factory, or a folder with a Hugging Face config.json"""
+    input: Annotated[str | None, MODEL_INPUT] = None
+    """What goes into a model of your own: sizes as 1x3x224x224, whole numbers as 1x128:int64:30522, several joined by
+    +; the first size is the batch. Unset takes what the file or the factory says"""
     precision: ModelPrecision = "fp32"
     """fp32 (true), tf32, fp16 or bf16 (mixed), fp8_hybrid, fp8_e4m3"""
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
@@ -97,6 +102,7 @@ class ModelBenchmark(Benchmark[P]):
         """Model, precision and every parameter that differs from its default."""
         size = parameters.batch_size
         words = {
+            f"{parameters.input}": parameters.input is not None,
             parameters.scale: parameters.scale != "full",
             "auto batch" if size == "auto" else f"b{size}": size is not None,
             "compiled": parameters.compile == "on",
@@ -107,8 +113,34 @@ class ModelBenchmark(Benchmark[P]):
 
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:
-        """Refuse an unknown model, and a user's own where it may not be imported."""
-        check_model(parameters.model, is_local=case.origin == "local")
+        """Refuse an unknown model, a user's own where it may not be imported, and what a model does not do."""
+        traits = check_model(parameters.model, is_local=case.origin == "local", inputs=parameters.input)
+        cls.check_traits(parameters, traits)
+
+    @classmethod
+    def check_traits(cls, parameters: P, traits: Traits) -> None:
+        """Refuse what contradicts that of which a model leaves no choice."""
+
+        def refuse(code: str, key: str, why: str) -> None:
+            value = getattr(parameters, key)
+            message = f"{key} = {value}: the {traits.noun} {parameters.model} {why}"
+            raise InputError(code, message, key=key, value=value)
+
+        if cls.action == "train" and not traits.is_trainable:
+            refuse("not-trainable", "model", "has no weights to train: measure it with 'paceline run inference'")
+        if parameters.scale != "full" and not traits.has_scales:
+            refuse("one-scale", "scale", "has one size: leave it out")
+        if traits.batch_size is not None and parameters.batch_size not in (None, "auto", traits.batch_size):
+            only = f"takes batches of {traits.batch_size} alone"
+            refuse("fixed-batch-size", "batch_size", f"{only}: leave it out, or export it with a batch of any size")
+        same = {"fp32": ("fp32", "tf32")}.get(traits.precision, (traits.precision,))
+        if traits.precision and parameters.precision not in same:
+            refuse(
+                "fixed-precision", "precision", f"computes in {traits.precision}: use --precision {traits.precision}"
+            )
+        if traits.engine != "torch" and (parameters.compile == "on" or parameters.graph):
+            key = "graph" if parameters.graph else "compile"
+            refuse("fixed-engine", key, f"is computed by {traits.engine}, not by torch: leave it out")
 
     @classmethod
     def describe(cls, record: Record, parameters: P, environment: Environment) -> Description:

@@ -210,8 +210,8 @@ def measure_steps(
             )
         )
 
-    settling, warming = device.kind.settling_seconds, device.timeline(session.in_flight)
-    warm = loop.warm_up(step, warming, parameters, settling=settling, agree=agree, report=report)
+    boost, warming = device.kind.boost_seconds, device.timeline(session.in_flight)
+    warm = loop.warm_up(step, warming, parameters, boost=boost, agree=agree, report=report)
     warmed = monotonic()
     graphs = _compiled_graphs() if session.compiled else {}
     timeline = device.timeline(session.in_flight)

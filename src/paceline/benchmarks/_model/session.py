@@ -127,8 +127,7 @@ class ModelSession(StepSession[P]):
                 formula, flops = "3 x forward", training_flops(spec, scale)
             if training and self.workload.loss_flops:
                 formula, flops = f"{formula}, loss included", flops + TRAINING_FACTOR * self.workload.loss_flops
-        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-            # A user's model need not run without data; then its FLOPs are unknown, not wrong.
+        except Exception as error:  # a user's model need not run without data; then its FLOPs are unknown, not wrong
             self.facts["flops_unknown_because"] = f"{type(error).__name__}: {error}"
             return 0.0
         self.facts["flops_formula"] = f"{formula}; 2 per multiply-add of products, convolutions and attention"
@@ -195,6 +194,8 @@ def open_session(spec: ModelSpec, parameters: P, device: Device, ranks: Ranks, m
         "autotuned": autotuned,
         "threads": torch.get_num_threads(),
         "input": "synthetic, on the device before the timed region; no input pipeline is measured",
+        **({"loss_function": workload.loss_name} if mode == "train" and workload.loss_name else {}),
+        **workload.facts,
     }
     if parameters.precision.startswith("fp8"):
         module = module.to(torch.bfloat16) if mode == "inference" else module

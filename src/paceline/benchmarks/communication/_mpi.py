@@ -143,8 +143,8 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
 def check_hosts(hosts: str) -> None:
     """Refuse a list of hosts that is missing."""
     if not Path(hosts).is_file():
-        message = f"hosts = {hosts} is not a file: write one host a line, as mpirun reads it"
-        raise InputError("missing-file", message, key="hosts", value=hosts)
+        message = f"hostfile = {hosts} is not a file: write one host a line, as mpirun reads it"
+        raise InputError("missing-file", message, key="hostfile", value=hosts)
 
 
 def _explained(error: ToolError) -> Exception:

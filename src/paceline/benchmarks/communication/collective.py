@@ -60,7 +60,7 @@ class CollectiveParameters(MicroParameters):
     """Format of the elements"""
     in_place: bool | None = None
     """Send from and receive into one buffer; unset is what the operation is usually done like"""
-    hosts: Annotated[str | None, FromNetwork(never="names hosts, which the leader chooses")] = None
+    hostfile: Annotated[str | None, FromNetwork(never="names hosts, which the leader chooses")] = None
     """With backend mpi: a file that lists the hosts, as mpirun reads it; unset stays on this machine"""
     budget: Duration = Field(default=0.5, gt=0)
     """Time to spend on measuring each size, at most"""
@@ -96,11 +96,11 @@ class Collective(TorchBenchmark[CollectiveParameters]):
 
     @classmethod
     def check(cls, parameters: CollectiveParameters, case: Case) -> None:
-        if parameters.hosts is not None and parameters.backend != "mpi":
-            message = f"hosts = {parameters.hosts} goes with backend = mpi alone, not {parameters.backend}"
-            raise InputError("key-does-not-apply", message, key="hosts", value=parameters.hosts)
-        if parameters.hosts is not None and case.origin == "local":
-            _mpi.check_hosts(parameters.hosts)
+        if parameters.hostfile is not None and parameters.backend != "mpi":
+            message = f"hostfile = {parameters.hostfile} goes with backend = mpi alone, not {parameters.backend}"
+            raise InputError("key-does-not-apply", message, key="hostfile", value=parameters.hostfile)
+        if parameters.hostfile is not None and case.origin == "local":
+            _mpi.check_hosts(parameters.hostfile)
 
     @classmethod
     def describe(cls, record: Record, parameters: CollectiveParameters, environment: Environment) -> Description:
@@ -162,7 +162,7 @@ def _measure_over_mpi(parameters: CollectiveParameters, context: Context) -> Res
     transfer = parameters.transfer("mpi")
     if context.rank > 0:
         return Result()  # mpirun starts ranks of its own, and the first rank reports what they measured
-    sweep = _mpi.run(context, parameters.hosts)
+    sweep = _mpi.run(context, parameters.hostfile)
     facts = sweep.facts | facts_of(transfer, context.world_size)
     facts |= {"backend": "mpi", "library": sweep.library}
     times = [Measurement.of_samples(TIME, point.samples, at={"size": point.size}) for point in sweep.points]

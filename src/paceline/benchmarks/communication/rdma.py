@@ -5,7 +5,7 @@ On one host both ends run here. Between hosts the other one runs the servers, ag
     while ib_write_bw  --all -F --report_gbits --port 18515 --iters 1000; do :; done &
     while ib_write_lat --all -F                --port 18516 --iters 1000; do :; done &
 
-(ib_read_..., ib_send_... for the other operations), and is named here with `--peer host`.
+(ib_read_..., ib_send_... for the other operations), and is named here with `--remote-host HOST`.
 """
 
 from __future__ import annotations
@@ -147,10 +147,10 @@ class RdmaParameters(MicroParameters):
     """Which of perftest's programs run"""
     sizes: Annotated[list[Size], OneOrMore] = Field(default=[8, 4096, 64 * 1024, 1024**2, LARGEST], min_length=1)
     """Bytes of a message: powers of two from 2 B to 8 MiB"""
-    peer: Annotated[str | None, OTHER_HOSTS] = Field(default=None, pattern=r"^[\w.:][\w.:-]*$")
+    remote_host: Annotated[str | None, OTHER_HOSTS] = Field(default=None, pattern=r"^[\w.:][\w.:-]*$")
     """Host that runs the servers; unset runs both ends here"""
     port: int = Field(default=PORT, ge=1, le=65534)
-    """Port of the peer's bandwidth server; its latency server has the next one"""
+    """Port of its bandwidth server; its latency server has the next one"""
     device: Annotated[str | None, FromNetwork.matching(WORD)] = Field(default=None, pattern=r"^\w[\w.-]*$")
     """RDMA device, like mlx5_0; unset takes the first"""
     gid_index: int | None = Field(default=None, ge=0, le=255)
@@ -174,7 +174,7 @@ class Rdma(Benchmark[RdmaParameters]):
         return join_words(
             parameters.operation,
             parameters.measure if parameters.measure != "both" else "",
-            f"with {parameters.peer}" if parameters.peer else "loopback",
+            f"with {parameters.remote_host}" if parameters.remote_host else "loopback",
             parameters.device,
         )
 
@@ -187,7 +187,7 @@ class Rdma(Benchmark[RdmaParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: RdmaParameters, environment: Environment) -> Description:
-        if parameters.peer is not None:
+        if parameters.remote_host is not None:
             return Description()  # there, two hosts are named by their place in a pattern of traffic
         key = f"ib_{parameters.operation}_bw_{{size}}:0"
         values = _superbench.means_at(record, {key: ("bandwidth_average", _superbench.GIGA)}, "size")
@@ -202,7 +202,7 @@ class Rdma(Benchmark[RdmaParameters]):
 
         def sweep(suffix: str, port: int, parse: Callable[[str], list[Row]], *more: str) -> dict[int, list[Row]]:
             tool = find_tool(f"ib_{parameters.operation}_{suffix}", "perftest", purpose="measures RDMA")
-            command = [tool, *options, *more, "--port", str(port if parameters.peer else free_port())]
+            command = [tool, *options, *more, "--port", str(port if parameters.remote_host else free_port())]
             return _sweeps(command, parse, parameters, context)
 
         measurements: list[Measurement] = []
@@ -214,7 +214,7 @@ class Rdma(Benchmark[RdmaParameters]):
                 measurements += _latency(sweep("lat", parameters.port + 1, parse_latency), session)
         facts: dict[str, Any] = {
             "device": device,
-            "peer": parameters.peer or "this host",
+            "peer": parameters.remote_host or "this host",
             "perftest_options": options,
             "sweeps": f"the first one of each program warms up; {parameters.iterations} messages of each size",
         }
@@ -244,7 +244,7 @@ def _sweeps(
     begun, sweeps = monotonic(), 0
     while sweeps < fewest or (parameters.steps is None and monotonic() - begun < parameters.budget):
         context.report(Progress(phase=f"sweep {sweeps} of {name}" if sweeps else "warming up"))
-        rows = {row.size: row for row in parse(_run(command, parameters.peer))}
+        rows = {row.size: row for row in parse(_run(command, parameters.remote_host))}
         missing = [show_size(size) for size in parameters.sizes if size not in rows]
         if missing:
             raise ToolError(f"{name} reported no figure for {', '.join(missing)}")

@@ -5,7 +5,7 @@ Bandwidth and round trips need a peer at the other end. On the other host run ei
     python -m paceline.benchmarks.communication._tcp_peer --bind ADDRESS
     iperf3 --server
 
-and name it here with `--peer host[:port]`. Without a peer, a process on this host is the other end, on 127.0.0.1.
+and name it here with `--remote-host HOST[:PORT]`. Without one, a process on this host is the other end, on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ _Address = Annotated[str, AfterValidator(partial(_check_address, default_port=_t
 class TcpParameters(MicroParameters):
     """Whom to connect to, and what to send."""
 
-    hosts: Annotated[list[_AddressWithPort], OneOrMore, OTHER_HOSTS] = Field(default_factory=list)
-    """Peers to connect to, as host:port; anything that listens there will do"""
-    peer: Annotated[_Address | None, OTHER_HOSTS] = None
-    """Peer for round trips and bandwidth, as host or host:port; unset, and without hosts, a process on this host"""
+    endpoints: Annotated[list[_AddressWithPort], OneOrMore, OTHER_HOSTS] = Field(default_factory=list)
+    """What to connect to, as host:port; anything that listens there will do"""
+    remote_host: Annotated[_Address | None, OTHER_HOSTS] = None
+    """Peer for round trips and bandwidth, as host or host:port; unset, and without endpoints, a process on this host"""
     engine: Literal["auto", "own", "iperf3"] = "auto"
     """Who sends in bulk; auto takes our own, or iperf3 where the peer is one"""
     attempts: int = Field(default=20, ge=1, le=10_000)
-    """Attempts to connect to each host"""
+    """Attempts to connect to each endpoint"""
     connect_timeout: Duration = Field(default=2.0, gt=0)
     """An attempt that takes longer has failed"""
     message_size: Size = Field(default=64, ge=1, le=_tcp_peer.LARGEST_ECHO)
@@ -143,19 +143,19 @@ class Tcp(Benchmark[TcpParameters]):
 
     @classmethod
     def title(cls, parameters: TcpParameters) -> str:
-        where = [*parameters.hosts, *([f"peer {parameters.peer}"] if parameters.peer else [])]
+        where = [*parameters.endpoints, *([f"peer {parameters.remote_host}"] if parameters.remote_host else [])]
         return join_words(", ".join(where) or "loopback", parameters.engine if parameters.engine != "auto" else "")
 
     @classmethod
     def check(cls, parameters: TcpParameters, case: Case) -> None:
-        if parameters.hosts and not parameters.peer and parameters.engine != "auto":
-            message = f"engine = {parameters.engine} needs a peer: hosts alone are only connected to"
-            raise InputError("missing-key", message, key="peer")
+        if parameters.endpoints and not parameters.remote_host and parameters.engine != "auto":
+            message = f"engine = {parameters.engine} needs a remote_host: endpoints are only connected to"
+            raise InputError("missing-key", message, key="remote_host")
 
     @classmethod
     def describe(cls, record: Record, parameters: TcpParameters, environment: Environment) -> Description:
         shown: dict[str, CeilingKind] = {"bandwidth": "link", "round_trip_time": "latency"}
-        name = f"tcp to {parameters.peer}" if parameters.peer else "tcp loopback"
+        name = f"tcp to {parameters.remote_host}" if parameters.remote_host else "tcp loopback"
         ceilings = tuple(ShownCeiling(kind=kind, name=name, metric=key) for key, kind in shown.items())
         aliases = _superbench.alias(record, "tcp-connectivity", _superbench_values(record))
         return Description(ceilings=ceilings, aliases=aliases)
@@ -164,13 +164,13 @@ class Tcp(Benchmark[TcpParameters]):
         if parameters.engine == "iperf3":
             _iperf3.find()
         with ExitStack() as stack:
-            targets = {text: Address.read(text) for text in parameters.hosts}
+            targets = {text: Address.read(text) for text in parameters.endpoints}
             peer: Address | None = None
-            if parameters.peer:
+            if parameters.remote_host:
                 default_port = _iperf3.DEFAULT_PORT if parameters.engine == "iperf3" else _tcp_peer.DEFAULT_PORT
-                peer = Address.read(parameters.peer, default_port=default_port)
-                targets[parameters.peer] = peer
-            elif not parameters.hosts:
+                peer = Address.read(parameters.remote_host, default_port=default_port)
+                targets[parameters.remote_host] = peer
+            elif not parameters.endpoints:
                 peer = stack.enter_context(local_peer())
                 targets["loopback"] = peer
             session = stack.enter_context(MicroSession(parameters, context, CpuDevice()))
@@ -253,12 +253,12 @@ def _exchange(
         except PeerError:
             engine = "iperf3"
     round_trips: list[Measurement] = []
-    is_ours = engine == "own" or parameters.peer is None
+    is_ours = engine == "own" or parameters.remote_host is None
     if is_ours:
         with echoing(peer, parameters.message_size, parameters.connect_timeout) as there_and_back:
             round_trips.append(session.time(there_and_back, ROUND_TRIP_TIME, each=True).time)
     with ExitStack() as stack:
-        if engine == "iperf3" and parameters.peer is None:
+        if engine == "iperf3" and parameters.remote_host is None:
             peer = Address("127.0.0.1", stack.enter_context(_iperf3.local_server()))
         points = [_bandwidth(session, parameters, peer, engine, streams) for streams in parameters.streams]
     rates = [rate for rate, _ in points]

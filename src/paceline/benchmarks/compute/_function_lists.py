@@ -31,7 +31,7 @@ from paceline.core.yaml_text import read_yaml
 from paceline.devices import Device, open_device
 from paceline.measure.memory import peak_flops
 from paceline.models.base import ModelSpec, Scale
-from paceline.models.user import MODEL_NAME, find_model, is_reference
+from paceline.models.sources import MODEL_NAME, check_model, find_model
 
 if TYPE_CHECKING:
     from paceline.benchmarks.compute.dnn_functions import Convolution
@@ -127,8 +127,7 @@ class FunctionListBenchmark(Benchmark[P]):
             read_list(parameters.file, cls.kind)
             return
         for name in parameters.models:
-            if not is_reference(name) or case.origin != "local":
-                find_model(name, allow_import=False, key="models")
+            check_model(name, is_local=case.origin == "local", key="models")
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from paceline.core.record import At, Record
 from paceline.core.subject import Description, key_word
 from paceline.devices import Device
 from paceline.models.base import set_fp32_mode
-from paceline.models.user import MODEL_NAME
+from paceline.models.sources import MODEL_NAME
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -16,10 +17,11 @@ from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_results
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
+from paceline.core.errors import InputError
 from paceline.core.record import RecordWarning, Result
 from paceline.devices import Device, open_device
-from paceline.models.base import SETTLING_ROWS, ModelSpec, has_batch_norm, low_dtype, settle_batch_norm
-from paceline.models.user import find_model
+from paceline.models.base import SETTLING_ROWS, ModelSpec, Traits, has_batch_norm, low_dtype, settle_batch_norm
+from paceline.models.sources import find_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +34,9 @@ class InferenceParameters(ModelParameters):
     """Measure at least this many steps, however precise they are (the budget still ends it)"""
     in_flight: int = Field(default=1, ge=1)
     """On a GPU, steps issued before the first is waited for: 1 gives the latency that one client sees"""
+    engine: Literal["auto", "torch", "onnxruntime"] = "auto"
+    """What computes the model in process: auto takes ONNX Runtime for an ONNX file and torch for all others;
+    onnxruntime exports another model first"""
 
 
 class Inference(ModelBenchmark[InferenceParameters]):
@@ -43,10 +48,31 @@ class Inference(ModelBenchmark[InferenceParameters]):
     summary = "run a model forward on synthetic data: step-time percentiles, throughput, memory, MFU, energy"
     metrics = COMMON
 
+    @classmethod
+    def title(cls, parameters: InferenceParameters) -> str:
+        words = super().title(parameters)
+        return words if parameters.engine == "auto" else f"{words} {parameters.engine}"
+
+    @classmethod
+    def check_traits(cls, parameters: InferenceParameters, traits: Traits) -> None:
+        engine = traits.engine if parameters.engine == "auto" else parameters.engine
+        if engine == "torch" and traits.engine != "torch":
+            message = (
+                f"engine = torch: the {traits.noun} {parameters.model} is computed by {traits.engine}; leave it out"
+            )
+            raise InputError("fixed-engine", message, key="engine", value="torch")
+        if engine != traits.engine and parameters.precision != "fp32":
+            message = f"engine = {engine}: a model is exported for it in fp32, not in {parameters.precision}"
+            raise InputError("fixed-precision", message, key="precision", value=parameters.precision)
+        super().check_traits(parameters, replace(traits, engine=engine))
+
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
         import torch
 
-        spec = find_model(parameters.model, allow_import=context.case.origin == "local")
+        is_local = context.case.origin == "local"
+        spec = find_model(parameters.model, allow_import=is_local, inputs=parameters.input)
+        if parameters.engine not in ("auto", spec.traits.engine):
+            spec = _exported(spec, parameters, is_local, context)
         device = open_device(context.target)
         with join(context, device.kind) as ranks, torch.inference_mode():
             size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device))
@@ -79,6 +105,21 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 result.warnings.append(RecordWarning(kind="diverged", message=message, remedy=remedy))
             add_trace(result, session, step, context)
         return result
+
+
+def _exported(spec: ModelSpec, parameters: InferenceParameters, is_local: bool, context: Context) -> ModelSpec:
+    """The model as ONNX Runtime computes it."""
+    from paceline.models.sources.onnx_file import through_onnx
+    from paceline.servers.base import Need
+    from paceline.servers.export import export
+
+    context.report(Progress(phase="exporting"))
+    need = Need(
+        parameters.model, parameters.scale, seed=parameters.seed, allow_import=is_local, inputs=parameters.input
+    )
+    artifact = export(need, "onnx")
+    assert artifact.path is not None
+    return through_onnx(spec, artifact.path)
 
 
 class Predictor:

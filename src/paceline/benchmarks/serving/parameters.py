@@ -16,38 +16,37 @@ from pydantic.fields import FieldInfo
 from paceline.core.errors import InputError, located
 from paceline.core.network import OTHER_HOSTS, PROGRAM, WORD, FromNetwork
 from paceline.core.parameters import Parameters
-from paceline.core.quantity import Duration, Fraction, show_duration
+from paceline.core.quantity import Duration, Fraction, Latency, show_duration
 from paceline.core.subject import FloatPrecision
-from paceline.core.tails import FEWEST_BEYOND, fewest, not_decidable, tails, to_decide
+from paceline.core.tails import CLEARLY, FEWEST_BEYOND, fewest, not_decidable, tails, to_decide
 from paceline.load.clients import read_names
 from paceline.load.parameters import Distribution, LoadParameters, RequestParameters
 from paceline.load.request import Wire
 from paceline.load.trace import Trace
-from paceline.models.user import MODEL_NAME
+from paceline.models.sources import MODEL_INPUT, MODEL_NAME
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.servers import SERVERS
 from paceline.servers.base import Need, ServerSettings
 
-CLEARLY = 2.0  # times the requests that may be late: so many are too many, whatever chance does
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}  # of the requests, by percentile
 
 
 class Slo(Parameters):
     """Bounds on latency from the intended time of a request; all of them have to be met."""
 
-    p50: Duration | None = Field(default=None, gt=0)
+    p50: Latency | None = Field(default=None, gt=0)
     """Half of the requests are answered within this time"""
-    p90: Duration | None = Field(default=None, gt=0)
+    p90: Latency | None = Field(default=None, gt=0)
     """90 % of the requests are answered within this time"""
-    p95: Duration | None = Field(default=None, gt=0)
+    p95: Latency | None = Field(default=None, gt=0)
     """95 % of the requests are answered within this time"""
-    p99: Duration | None = Field(default=None, gt=0)
+    p99: Latency | None = Field(default=None, gt=0)
     """99 % of the requests are answered within this time"""
-    p99_9: Duration | None = Field(default=None, gt=0)
+    p99_9: Latency | None = Field(default=None, gt=0)
     """99.9 % of the requests are answered within this time"""
-    first_token: Duration | None = Field(default=None, gt=0)
+    first_token: Latency | None = Field(default=None, gt=0)
     """Language models: the first token comes within this time, for as many requests as the highest percentile says"""
-    between_tokens: Duration | None = Field(default=None, gt=0)
+    between_tokens: Latency | None = Field(default=None, gt=0)
     """Language models: so long between tokens on average, for as many requests as the highest percentile says"""
     errors: Fraction = Field(default=0.01, ge=0, lt=1)
     """Part of the requests that may fail or be shed"""
@@ -243,7 +242,10 @@ class ServeParameters(Parameters):
     """A model behind a server, and its load."""
 
     model: Annotated[str, MODEL_NAME] = "resnet18"
-    """A model of the zoo, one made to measure like generated/transformer:layers=4,width=256, or module:factory"""
+    """A model of the zoo, one made to measure like generated/transformer:layers=4,width=256, or your own: ./my.onnx,
+    ./my.pt2, ./script.py:factory, package.module:factory, or a folder with a Hugging Face config.json"""
+    input: Annotated[str | None, MODEL_INPUT] = None
+    """What goes into a model of your own, as 1x3x224x224; unset takes what the file or the factory says"""
     scale: Literal["full", "tiny"] = "full"
     """tiny builds a small model of the same kind, for trying things out"""
     precision: FloatPrecision = "fp32"
@@ -310,12 +312,13 @@ class ServeParameters(Parameters):
     def need(self, device: str, *, allow_import: bool) -> Need:
         """What the server has to serve."""
         model = (self.model, self.scale, self.precision)
-        return Need(*model, device, self.seed, allow_import, self.chosen_wire, self.requests.read_by_server)
+        sent = (self.chosen_wire, self.requests.read_by_server)
+        return Need(*model, device, self.seed, allow_import, *sent, inputs=self.input)
 
     def label(self) -> str:
         """What distinguishes this case from others, in a few words."""
         settings = self.server.model_dump(exclude={"kind"})
-        words = [self.model, *([self.scale] if self.scale != "full" else [])]
+        words = [self.model, *([self.input] if self.input else []), *([self.scale] if self.scale != "full" else [])]
         words += [self.precision] if self.precision != "fp32" else []
         words += [self.server.kind, *(_word(key, value) for key, value in settings.items())]
         words += [self.wire] if self.wire else []

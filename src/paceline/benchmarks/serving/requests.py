@@ -92,7 +92,7 @@ def read_prompts(path: Path) -> list[str]:
             continue
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         text = value.get("prompt") if isinstance(value, dict) else value
         if not isinstance(text, str) or not text:

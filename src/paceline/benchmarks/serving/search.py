@@ -29,7 +29,7 @@ MOST_AROUND = 64  # trials near the limit
 FEWEST_AROUND = 16  # trials that the fit takes before it is believed: few agree by chance too often
 LONGER_AFTER = 16  # trials
 SPANS = 100  # bounds on latency that a long trial lasts: lateness comes in stretches about as long as the bound
-FEWEST_SPANS = 20  # that a trial near the limit lasts at least
+FEWEST_SPANS = 40  # that a trial near the limit lasts at least: shorter ones mostly miss the late stretches
 LOOK_SPANS = 15  # that a first look lasts
 LOOKING = 0.35  # part of the time after which there are only first looks
 SPREAD = 1.15  # allowance for the answers that come after the last request was sent
@@ -38,7 +38,8 @@ LONGEST_PART = 0.25  # of the time for the search that one trial may take
 CLOSE = 1.15  # bisect until the ends are within this ratio
 FITTED = 1.3  # the fit looks at trials within this ratio of the limit: further away the line is none
 ASIDE = 0.08  # how far around the limit to look: too near, and the line's slope drowns in noise
-CAUTION = 1.4  # on the interval, which is looked at again and again until it is narrow
+CAUTION = 1.35  # on the interval, which is looked at again and again until it is narrow
+LUCK = 0.01  # part of the cases in which trials scatter less than is allowed for before a rate counts as found
 LOWEST_RATE = 1.0  # per second
 GROWTH = 2.0
 LEAP = 8.0  # downwards, where every request is late although the server keeps up
@@ -182,7 +183,7 @@ class _Search:
             # A fit through few points may point far away, where nothing was tried: go there step by step.
             lowest, highest = max(rate / CLOSE, low / GROWTH), min(rate * CLOSE, high * GROWTH, ceiling)
             rate = min(max(fitted.rate, lowest), highest)
-            if number >= FEWEST_AROUND and fitted.half <= tolerance and rate == fitted.rate:
+            if number >= FEWEST_AROUND and fitted.surely <= tolerance and rate == fitted.rate:
                 break
         around = len(self.result.trials) - before
         if fitted is None and around >= FEWEST_AROUND:
@@ -190,8 +191,11 @@ class _Search:
         if fitted is None or around < FEWEST_AROUND:
             raise _Ended("out of time", low, f"the time was over when it held at {low:.4g}/s and not at {high:.4g}/s")
         self.result.rate = fitted.rate
-        self.result.interval = Interval(low=fitted.low, high=fitted.high, confidence=CONFIDENCE)
-        if fitted.half > 2 * tolerance:
+        is_found = fitted.surely <= 2 * tolerance
+        # A search that ends because its interval is narrow ends most often where that was luck.
+        low, high = fitted.surely_between if is_found else (fitted.low, fitted.high)
+        self.result.interval = Interval(low=low, high=high, confidence=CONFIDENCE)
+        if not is_found:
             between = f"between {fitted.low:.4g} and {fitted.high:.4g}/s"
             raise _Ended("unsteady", fitted.rate, f"{len(self.result.trials)} trials left it {between}")
 
@@ -255,11 +259,25 @@ class Crossing:
     rate: float
     low: float
     high: float
+    freedom: int  # trials that showed how much they scatter
 
     @property
     def half(self) -> float:
         """The larger half as a part of the rate."""
         return max(self.high - self.rate, self.rate - self.low) / self.rate
+
+    @property
+    def surely(self) -> float:
+        """The half where trials that scatter little did so by luck: few often agree, and are wrong together."""
+        ninth = 2.0 / (9.0 * self.freedom)  # Wilson and Hilferty's chi-square quantile, as a part of its mean
+        least = 1.0 - ninth - NormalDist().inv_cdf(1.0 - LUCK) * math.sqrt(ninth)
+        return self.half / math.pow(max(least, ninth), 1.5)
+
+    @property
+    def surely_between(self) -> tuple[float, float]:
+        """The ends, as much further away."""
+        further = self.surely / self.half if self.half > 0.0 else 1.0
+        return self.rate - further * (self.rate - self.low), self.rate + further * (self.high - self.rate)
 
 
 def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> Crossing | None:
@@ -305,7 +323,7 @@ def crossing(trials: Sequence[RateTrial], allowed: float, near: float) -> Crossi
     if max(map(abs, ends)) > math.log(FURTHEST):
         return None
     low, high = (near * math.exp(end) for end in ends)
-    return Crossing(near * math.exp(-above / slope), low, high)
+    return Crossing(near * math.exp(-above / slope), low, high, freedom)
 
 
 def _log_odds(share: float) -> float:

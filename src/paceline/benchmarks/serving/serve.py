@@ -39,7 +39,8 @@ from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.trace import Trace
 from paceline.machine import conditions
 from paceline.machine.profile import price_of
-from paceline.models.user import check_model
+from paceline.models.base import Traits
+from paceline.models.sources import check_model
 from paceline.remote.hosts import LOCAL
 from paceline.servers import SERVERS
 from paceline.servers.base import Server, ServerFailed
@@ -83,7 +84,7 @@ class Serve(Benchmark[ServeParameters]):
                 raise error.within("", key="instance") from None
         is_local = case.origin == "local"
         if server.is_checkable:
-            check_model(parameters.model, is_local=is_local)
+            _check_traits(parameters, check_model(parameters.model, is_local=is_local, inputs=parameters.input))
         settings = parameters.server.whole()
         server.check(settings, parameters.need(case.target, allow_import=is_local))
         _check_wire(parameters, server, server.listens_at(settings))
@@ -162,6 +163,21 @@ def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
         requests=parameters.requests.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         setting=json.dumps(setting, sort_keys=True, default=str),
     )
+
+
+def _check_traits(parameters: ServeParameters, traits: Traits) -> None:
+    """Refuse a model that cannot answer requests in batches of any size, or in this precision."""
+    what = f"the {traits.noun} {parameters.model}"
+    if parameters.scale != "full" and not traits.has_scales:
+        message = f"scale = {parameters.scale}: {what} has one size; leave it out"
+        raise InputError("one-scale", message, key="scale", value=parameters.scale)
+    if traits.batch_size is not None:
+        message = f"{what} takes batches of {traits.batch_size} alone, and a server puts requests together: "
+        message += "export it with a batch of any size"
+        raise InputError("fixed-batch-size", message, key="model", value=parameters.model)
+    if traits.precision not in ("", parameters.precision):
+        message = f"precision = {parameters.precision}: {what} computes in {traits.precision}"
+        raise InputError("fixed-precision", message, key="precision", value=parameters.precision)
 
 
 def _check_wire(parameters: ServeParameters, server: type[Server], address: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.parameters import SHARES, Slo
 from paceline.core.metric import Better, Metric
+from paceline.core.quantity import show, show_interval
 from paceline.core.record import At, Measurement, RecordWarning, Statistic
 from paceline.core.stats import summarize
 from paceline.core.tails import Tail, fewest, tails
@@ -202,6 +203,7 @@ def imprecise(measurements: Iterable[Measurement]) -> list[RecordWarning]:
     relative = throughput.interval.relative(throughput.value) if throughput.interval is not None else math.inf
     if relative <= WIDE:
         return []
-    width = f"±{relative:.1%}" if math.isfinite(relative) else "unknown"
+    shown = partial(show, unit=throughput.metric.unit)
+    width = show_interval(throughput.value, throughput.interval, shown) or "unknown"
     remedy = "quieten the machine (paceline doctor), or load it for longer"
     return [RecordWarning(kind="imprecise", message=f"the interval of the throughput is {width}", remedy=remedy)]

@@ -26,7 +26,7 @@ from paceline.core.errors import Unsupported
 from paceline.core.record import Measurement, Result
 from paceline.devices import Device, open_device
 from paceline.models.base import Batch, ModelSpec
-from paceline.models.user import find_model
+from paceline.models.sources import find_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -59,7 +59,8 @@ class Train(ModelBenchmark[TrainParameters]):
         return words if parameters.optimizer == "adamw" else f"{words} {parameters.optimizer}"
 
     def measure(self, parameters: TrainParameters, context: Context) -> Result:
-        spec = find_model(parameters.model, allow_import=context.case.origin == "local")
+        is_local = context.case.origin == "local"
+        spec = find_model(parameters.model, allow_import=is_local, inputs=parameters.input)
         device = open_device(context.target)
         with join(context, device.kind) as ranks:
             size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device, ranks))

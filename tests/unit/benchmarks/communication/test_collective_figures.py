@@ -75,8 +75,8 @@ def test_no_size_and_size_zero_are_refused(sizes: list[int], key: str) -> None:
 
 
 def test_a_file_of_hosts_without_mpi_is_refused() -> None:
-    with refused("key-does-not-apply", key="hosts", value="hosts.txt"):
-        Collective.check(CollectiveParameters(hosts="hosts.txt"), CASE)
+    with refused("key-does-not-apply", key="hostfile", value="hosts.txt"):
+        Collective.check(CollectiveParameters(hostfile="hosts.txt"), CASE)
 
 
 @pytest.mark.parametrize(("target", "remedy"), [("cpu", "--ranks 2"), ("cuda:0", "--target 'cuda:\\*'")])

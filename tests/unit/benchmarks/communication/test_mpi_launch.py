@@ -55,7 +55,7 @@ def test_a_file_of_hosts_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
     program(tmp_path, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with refused("missing-file", key="hosts", value="nowhere.txt"):
+    with refused("missing-file", key="hostfile", value="nowhere.txt"):
         _mpi.run(CONTEXT, "nowhere.txt")
 
 

@@ -96,7 +96,7 @@ def test_a_server_that_fails_is_heard(perftest: Path, monkeypatch: pytest.Monkey
 def test_a_peer_that_never_listens_is_an_error(perftest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma, "SERVER_SECONDS", 0.3)
     with pytest.raises(ToolError, match="Couldn't connect to"):
-        measure(peer="127.0.0.1", port=1)
+        measure(remote_host="127.0.0.1", port=1)
 
 
 def test_without_a_device_it_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_without_perftest_it_says_what_to_install(perftest: Path, monkeypatch: p
         ({"sizes": [3]}, "not-a-power-of-two", "sizes"),
         ({"sizes": ["16MiB"]}, "not-a-power-of-two", "sizes"),
         ({"sizes": [1]}, "not-a-power-of-two", "sizes"),
-        ({"peer": "-h"}, "invalid-value", "peer"),
+        ({"remote_host": "-h"}, "invalid-value", "remote_host"),
         ({"device": "--help"}, "invalid-value", "device"),
     ],
 )

@@ -62,10 +62,10 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 
 def test_one_host_is_a_list_of_one_and_a_wrong_one_is_named() -> None:
-    assert TcpParameters.read({"hosts": "a:1", "streams": "2"}).hosts == ["a:1"]
+    assert TcpParameters.read({"endpoints": "a:1", "streams": "2"}).endpoints == ["a:1"]
     with pytest.raises(InputError, match="'nowhere' needs a port"):
-        TcpParameters.read({"hosts": ["a:1", "nowhere"]})
-    assert TcpParameters.read({"peer": "node2"}).peer == "node2"
+        TcpParameters.read({"endpoints": ["a:1", "nowhere"]})
+    assert TcpParameters.read({"remote_host": "node2"}).remote_host == "node2"
 
 
 def test_messages_come_back_whole_and_bulk_arrives() -> None:

@@ -12,6 +12,7 @@ from paceline.benchmarks.serving.search import (
     LONGEST_PART,
     LOWEST_RATE,
     MOST_AROUND,
+    Crossing,
     Probe,
     RateTrial,
     crossing,
@@ -151,6 +152,13 @@ def test_crossing_needs_trials_on_a_line_that_rises() -> None:
     assert found is not None
     assert found.rate == pytest.approx(100.0, rel=0.01)
     assert 0.9 < found.low / 100 < 1 < found.high / 100 < 1.1
+
+
+def test_few_trials_that_agree_may_do_so_by_luck() -> None:
+    few, many = (Crossing(100.0, 96.0, 104.0, freedom) for freedom in (14, 1000))
+    assert few.half == many.half == pytest.approx(0.04)
+    assert few.surely == pytest.approx(0.04 * (14 / 4.66) ** 0.5, rel=0.01)  # the chi-square quantile of 1 % is 4.66
+    assert many.surely == pytest.approx(0.04, rel=0.06)
 
 
 def test_a_rate_that_was_not_sent_is_neither_held_nor_missed_by_the_server() -> None:

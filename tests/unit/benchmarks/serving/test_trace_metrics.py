@@ -11,6 +11,7 @@ from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.parameters import Slo
 from paceline.benchmarks.serving.trace_metrics import LATENCY
 from paceline.core.record import Measurement
+from paceline.core.stats import Interval
 from paceline.load.trace import OUT_OF_SOCKETS, UNSENT
 from support.traces import trace
 
@@ -141,4 +142,12 @@ def test_a_rate_of_answers_that_changed_much_is_a_warning() -> None:
     assert trace_metrics.imprecise(trace_metrics.traffic(even, None)) == []
     (found,) = trace_metrics.imprecise(trace_metrics.traffic(uneven, None))
     assert found.kind == "imprecise"
-    assert "the interval of the throughput is" in found.message
+    assert found.message == "the interval of the throughput is unknown"
+
+
+def test_a_skewed_interval_of_a_rate_has_both_of_its_ends() -> None:
+    uneven = Interval(low=90.0, high=160.0, confidence=0.95)
+    summary = Measurement.of_value(trace_metrics.THROUGHPUT, 100.0).summary.model_copy(update={"mean_interval": uneven})
+    rate = Measurement(metric=trace_metrics.THROUGHPUT, statistic="mean", summary=summary, samples=[])
+    (found,) = trace_metrics.imprecise([rate])
+    assert found.message == "the interval of the throughput is 90 to 160 requests/s"

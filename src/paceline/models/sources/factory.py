@@ -1,0 +1,103 @@
+"""Models given as code: `package.module:factory` or `./script.py:factory`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from paceline.core.errors import PacelineError
+from paceline.models.base import ModelSpec, Scale, Traits, Workload
+from paceline.models.sources.given import is_module, workload_of
+from paceline.models.sources.importing import attribute
+from paceline.models.sources.refusal import FACTORY, refusal
+
+
+def load_factory(reference: str, inputs: str | None = None) -> ModelSpec:
+    """The model behind a reference; the current folder, or that of the script, is on the import path.
+
+    The factory takes nothing, or a keyword `scale` ("full" or "tiny"), and returns what `workload_of` takes, or a
+    `ModelSpec`. It is called here once, to see which (at the tiny scale where it takes one), unless it is annotated to
+    return a `Workload`: then only a case calls it, and a large model is not built merely to be inspected.
+    """
+    named = attribute(reference)
+    if isinstance(named, ModelSpec):
+        return named
+    if is_module(named):
+        return spec_of(reference, lambda scale: copy.deepcopy(named), inputs, "a module of the user's own")
+    if not callable(named):
+        why = f" is an object of type {type(named).__name__}: expected is a function or a class without arguments"
+        raise refusal("not-a-function", reference, why)
+    takes_scale = _takes_scale(reference, named)
+
+    def make(scale: Scale) -> object:
+        return named(scale=scale) if takes_scale else named()
+
+    summary = next(iter((inspect.getdoc(named) or "").splitlines()), "a model of the user's own")
+    annotation = getattr(named, "__annotations__", {}).get("return")
+    is_promised = annotation is Workload or str(annotation).rpartition(".")[2] == "Workload"
+    return spec_of(reference, make, inputs, summary, is_promised=is_promised)
+
+
+def spec_of(
+    text: str, make: Callable[[Scale], object], inputs: str | None, summary: str, *, is_promised: bool = False
+) -> ModelSpec:
+    """A spec of what `make` gives, which is tried here unless it promises a `Workload`."""
+
+    def read(scale: Scale) -> Workload | ModelSpec:
+        made = make(scale)
+        return made if isinstance(made, ModelSpec) else workload_of(text, made, inputs)
+
+    def build(scale: Scale) -> Workload:
+        made = read(scale)
+        return made.build(scale) if isinstance(made, ModelSpec) else made
+
+    spec = ModelSpec(name=text, family="user", task="custom", summary=summary, build=build)
+    if is_promised:
+        return spec
+    made = _tried(text, read)
+    if isinstance(made, ModelSpec):
+        return made
+    is_trainable = any(weight.requires_grad for weight in made.module.parameters())
+    return replace(spec, batch_size=made.batch_size or spec.batch_size, traits=Traits(is_trainable=is_trainable))
+
+
+def _tried(text: str, read: Callable[[Scale], Workload | ModelSpec]) -> Workload | ModelSpec:
+    """What is made at the tiny scale, without memory for its weights where that is possible."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return read("tiny")
+    except PacelineError:
+        raise
+    except Exception:  # code that needs numbers; what is wrong in any case is wrong once more
+        pass
+    try:
+        return read("tiny")
+    except PacelineError:
+        raise
+    except (Exception, SystemExit) as error:
+        why = f" failed when called: {type(error).__name__}: {error}"
+        raise refusal("failing-factory", text, why) from error
+
+
+def _takes_scale(reference: str, factory: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return False
+    takes_any = [one for one in parameters if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    required = [
+        one.name for one in parameters if one.default is one.empty and one not in takes_any and one.name != "scale"
+    ]
+    if required:
+        why = f" needs {', '.join(required)}: a factory takes no arguments, or only the keyword scale"
+        raise refusal("factory-needs-arguments", reference, why, FACTORY)
+    return any(
+        (one.kind is one.VAR_KEYWORD and not inspect.isclass(factory))
+        or (one.name == "scale" and one.kind is not one.POSITIONAL_ONLY)
+        for one in parameters
+    )
