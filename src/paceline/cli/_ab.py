@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from paceline.analysis.compare.rounds import MARKS, compare_paired
 from paceline.analysis.compare.sequential import Decision, decision
-from paceline.analysis.compare.verdicts import MARKS, Comparison, ComparisonRow, compare_paired
+from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.cli._live import label, sentence
 from paceline.cli._running import new_run
 from paceline.core.case import Case
@@ -120,7 +121,7 @@ def check_sides(sides: Sequence[Side], words: Sequence[str]) -> None:
     """Refuse what a side cannot run, and sides that are not pairs of cases, before anything is measured."""
     if list(words[:1]) != [RUN]:
         return
-    counts = [_paceline(side, [*words, "--dry-run"]).output.count("\n") for side in sides]
+    counts = [_paceline(side, [*words, "--dry-run", "--json"]).output.count("\n") for side in sides]
     if counts[0] != counts[1]:
         message = f"the sides make {counts[0]} and {counts[1]} cases, which are not pairs; give single values"
         raise InputError("unpaired-sides", message, value=sides[1].label)
@@ -254,7 +255,7 @@ class Alternation:
         kept = []
         for position, record in enumerate(records):
             index = ((number - 1) * len(records) + position) * 2 + place
-            title = f"{record.case.title} {scrub(side.label)}{mark}".lstrip()
+            title = f"{_titled(record.case.title, scrub(side.label))}{mark}"
             case = record.case.model_copy(update={"index": index, "repeat": number, "title": title})
             attempt = attempts.get(index, 0) + 1  # a round that was interrupted is measured again
             kept.append(record.model_copy(update={"run_id": run.id, "case": case, "attempt": attempt}))
@@ -281,3 +282,9 @@ class Alternation:
             if error.code != "no-complete-round":
                 raise
             self.comparison = None
+
+
+def _titled(title: str, side: str) -> str:
+    """The title with the name of the side, unless it is there already, as the address of a server is."""
+    is_there = any(word.rpartition("=")[2] == side for word in title.split())
+    return title if is_there else f"{title} {side}".lstrip()

@@ -86,14 +86,19 @@ def format_options(
 
 def write(content: str | bytes, target: str) -> None:
     """Write a file and print its path; `-` is standard output."""
+    if target == "-":
+        click.echo(content, nl=False)
+    else:
+        click.echo(str(save(content, target)))
+
+
+def save(content: str | bytes, target: str) -> Path:
+    """Write a file; nothing is printed, so that a reader of the output who leaves cannot prevent it."""
     from paceline.core.errors import InputError
     from paceline.core.files import write_atomic
 
-    if target == "-":
-        click.echo(content, nl=False)
-        return
     try:
-        click.echo(str(write_atomic(target, content)))
+        return write_atomic(target, content)
     except OSError as error:
         message = f"cannot write '{target}': {error.strerror}; choose another file with -o"
         raise InputError("cannot-write", message, key="-o", value=target) from None

@@ -160,7 +160,7 @@ class Client:
             raise self._refused(error) from None
         except urllib.error.URLError as error:
             raise self._unreachable(error.reason) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NoLeader(f"what answers at {self.url} is not a leader of Paceline: {error}") from None
         except (OSError, HTTPException) as error:  # it went away in the middle of an answer
             raise self._unreachable(error) from None
@@ -172,7 +172,13 @@ class Client:
             try:
                 detail = json.loads(error.read(1 << 20))["error"]
                 message = str(detail["message"])
-            except (ValueError, KeyError, TypeError, OSError):  # a proxy, or a server that is too busy for more
+            except (
+                ValueError,
+                LookupError,
+                TypeError,
+                OSError,
+                RecursionError,
+            ):  # a proxy, or a server that is too busy for more
                 message = f"what answers at {self.url} is not a leader of Paceline: status {error.code}"
                 return NoLeader(message, again_after)
         words = f"{message}; {detail['remedy']}" if detail.get("remedy") else message

@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import click
 from pydantic.fields import FieldInfo
 
+from paceline.cli._names import models
 from paceline.core.errors import InputError
+from paceline.core.network import COMMAND_LINE, rule_of
+from paceline.core.parameter_text import REQUIRED, UNSET, placeholder, show_bounds, show_default
 from paceline.core.suite import CaseKeys, parts_of
 
 PREFIX = "parameter__"
 DOT = "__part__"  # click takes only identifiers
+WHOLE = "__whole"  # ends the key of a flag in whose value a comma means nothing
 # Between values; the one in generated/fc:layers=2,width=64 is within a value, as the next word is a setting, too, and
 # so is the one in uniform(1, 8).
 _COMMA = re.compile(r",(?!\s*\w+=)(?![^()]*\))")
 
 
-def flags_of(fields: Mapping[str, FieldInfo], *, required: bool = True) -> list[click.Option]:
+def flags_of(
+    fields: Mapping[str, FieldInfo], *, required: bool = True, words: Sequence[str] = ()
+) -> list[click.Option]:
     """One option per field; given twice or with commas it expands to a matrix.
 
-    What a benchmark requires is marked so, unless the cases of a suite have it already.
+    What a benchmark requires is marked so, unless the cases of a suite have it already. Which parts a parameter has may
+    depend on others that are among the words: `--server.kind url` takes `--server.model`.
     """
+    given = _given_parts(words)
     flags = []
     for name, field in fields.items():
         flags.append(_flag(name, field, required=required))
-        parts = parts_of(field.annotation, {}) or {}  # `--load` and `--load.rate`
+        parts = parts_of(field.annotation, given.get(name, {})) or {}  # `--load` and `--load.rate`
         flags += [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
     return flags
+
+
+def _given_parts(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Values of parts by parameter, from flags and settings: {"server": {"kind": "url"}}."""
+    given: dict[str, dict[str, Any]] = {}
+    for word, following in pairwise([*words, ""]):
+        flag, equals, value = word.partition("=")
+        text = f"{flag.removeprefix('--')}={value if equals else following}"
+        key, _, value = text.removeprefix("set=").partition("=")
+        name, _, part = key.replace("-", "_").partition(".")
+        if word.startswith("--") and part and value:
+            given.setdefault(name, {})[part] = read_value([value])
+    return given
 
 
 def case_flags() -> list[click.Option]:
@@ -44,7 +65,11 @@ def read_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if not name.startswith(PREFIX) or value in (None, ()):
             continue
-        given[name.removeprefix(PREFIX).replace(DOT, ".")] = value if isinstance(value, bool) else read_value(value)
+        key = name.removeprefix(PREFIX).replace(DOT, ".")
+        if key.endswith(WHOLE):
+            given[key.removesuffix(WHOLE)] = value[0] if len(value) == 1 else list(value)
+        else:
+            given[key] = value if isinstance(value, bool) else read_value(value)
     return given
 
 
@@ -77,30 +102,25 @@ def read_value(texts: Iterable[str]) -> Any:
 def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
     option, key = name.replace("_", "-"), PREFIX + name.replace(".", DOT)
     text = (field.description or "").replace("\n", " ")
+    default = show_default(field)
     if field.annotation is bool:
-        text += f"  [default: {field.default}]"
+        is_on = default == "true"
+        text += f"  [default: {option if is_on else f'no-{option}'}]"
         return click.Option([f"--{option}/--no-{option}", key], default=None, help=text)
-    if not field.is_required() and field.default is not None:
-        default = f"{field.default:g}" if isinstance(field.default, float) else field.default
-        text += f"  [default: {default}]"
-    elif field.is_required() and required:
-        text += "  [required]"
-    metavar = "|".join(_choices(field.annotation)) or "VALUE"
-    return click.Option([f"--{option}", key], multiple=True, type=str, metavar=metavar, help=text)
-
-
-def _choices(annotation: Any) -> list[str]:
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return [str(choice) for choice in get_args(annotation)]
-    if origin is Annotated:
-        return _choices(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        parts = [part for part in get_args(annotation) if part is not type(None)]
-        choices: list[str] = []
-        for part in parts if len(parts) > 1 else ():
-            while get_origin(part) is Annotated:
-                part = get_args(part)[0]
-            choices += _choices(part) or [{int: "N", float: "NUMBER", str: "NAME"}.get(part, "VALUE")]
-        return choices
-    return []
+    notes = [show_bounds(field)]
+    if default == REQUIRED:
+        notes.insert(0, REQUIRED if required else "")
+    elif default != UNSET:
+        notes.insert(0, f"default: {default}")
+    if notes := [note for note in notes if note]:
+        text += f"  [{'; '.join(notes)}]"
+    if rule_of(field) is COMMAND_LINE:
+        key += WHOLE
+    return click.Option(
+        [f"--{option}", key],
+        multiple=True,
+        type=str,
+        metavar=placeholder(field),
+        help=text,
+        shell_complete=models if name == "model" else None,
+    )

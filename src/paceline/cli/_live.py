@@ -6,18 +6,19 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import click
 
+from paceline.cli._time_left import TimeLeft
 from paceline.core.case import Case
 from paceline.core.quantity import show, show_duration, show_interval, with_interval
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.stats import median_interval
+from paceline.report.text import clean, one_line
 from paceline.runner.run import Listener
 
 SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
@@ -28,7 +29,7 @@ def sentence(record: Record) -> str:
     from paceline.analysis.summary import headline_of
 
     if record.outcome is not Outcome.OK:
-        return f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}"
+        return one_line(f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}")
     if not record.measurements:
         return "ok, nothing measured"
     lead = headline_of(record) or record.measurements[0]
@@ -61,7 +62,7 @@ def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
 def label(case: Case) -> str:
     """A case in a few words."""
     again = f" #{case.repeat}" if case.repeat > 1 else ""
-    return f"{case.benchmark} {case.title}".rstrip() + again
+    return one_line(f"{case.benchmark} {case.title}") + again
 
 
 class PlainLines(Listener):
@@ -72,17 +73,18 @@ class PlainLines(Listener):
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
         self._total = len(todo)
-        click.echo(f"run {run.id}: suite {run.name}, {len(todo)} of {len(run.cases)} cases to measure")
+        click.echo(f"run {run.id}: suite {one_line(run.name)}, {len(todo)} of {len(run.cases)} cases to measure")
 
     def case_ended(self, record: Record) -> None:
         self._done += 1
         symbol = SYMBOLS.get(record.outcome, "✗")
         count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
-        click.echo(f"{count} {symbol} {label(record.case)}: {sentence(record)}  [{show_duration(record.seconds)}]")
+        line = f"{count} {symbol} {label(record.case)}: {sentence(record)}  [{show_duration(record.seconds)}]"
+        click.echo(clean(line))
         sys.stdout.flush()
 
     def trouble(self, message: str) -> None:
-        click.echo(f"paceline: {message}", err=True)
+        click.echo(f"paceline: {clean(message)}", err=True)
 
 
 class JsonLines(Listener):
@@ -124,21 +126,23 @@ class Terminal(Listener):
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}"),  # asks for the text whenever it is drawn
             console=self._console,
             transient=True,
         )
-        self._overall = self._bar.add_task("", total=None, left="")
-        self._begun = time.monotonic()
-        self._left_to_do: list[Case] = []
+        self._left = TimeLeft()
+        self._overall = self._bar.add_task("", total=None, left=self._left)
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
-        self._console.print(f"[bold]{self._escape(run.name)}[/]  run {run.id}, {len(todo)} cases", highlight=False)
-        self._left_to_do = list(todo)
+        self._console.print(
+            f"[bold]{self._escape(one_line(run.name))}[/]  run {run.id}, {len(todo)} cases", highlight=False
+        )
+        self._left.started(todo)
         self._bar.update(self._overall, total=len(todo))
         self._bar.start()
 
     def case_started(self, case: Case) -> None:
+        self._left.case_started(case)
         self._show(case, "starting")
 
     def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
@@ -148,34 +152,23 @@ class Terminal(Listener):
         colour = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow"}.get(record.outcome, "red")
         symbol = SYMBOLS.get(record.outcome, "✗")
         self._console.print(
-            f"[{colour}]{symbol}[/] {self._escape(label(record.case)):<44} {self._escape(sentence(record))}",
+            f"[{colour}]{symbol}[/] {self._escape(label(record.case)):<44} {self._escape(clean(sentence(record)))}",
             highlight=False,
             no_wrap=True,
             overflow="ellipsis",
         )
-        self._left_to_do = [case for case in self._left_to_do if case.index != record.case.index]
+        self._left.case_ended(record)
         self._bar.advance(self._overall)
-        self._bar.update(self._overall, left=self._time_left())
 
     def trouble(self, message: str) -> None:
-        self._console.print(f"[red]paceline: {self._escape(message)}[/]", highlight=False)
+        self._console.print(f"[red]paceline: {self._escape(clean(message))}[/]", highlight=False)
 
     def close(self) -> None:
         self._bar.stop()
 
     def _show(self, case: Case, words: str) -> None:
-        description = self._escape(f"{label(case)}: {words}")
-        self._bar.update(self._overall, description=description, left=self._time_left())
-
-    def _time_left(self) -> str:
-        """From what cases took so far; before the first has ended, from what they may take."""
-        done = int(self._bar.tasks[0].completed)
-        if done:
-            seconds = (time.monotonic() - self._begun) / done * len(self._left_to_do)
-        else:
-            budgets = (c.parameters.get("budget", 10.0) + c.parameters.get("warm_up", 10.0) for c in self._left_to_do)
-            seconds = sum(budgets)
-        return f"about {show_duration(max(1.0, seconds))} left"
+        description = self._escape(one_line(f"{label(case)}: {words}"))
+        self._bar.update(self._overall, description=description)
 
 
 def until_output_fails(listener: Listener) -> Listener:

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.core.benchmark import Benchmark
-from paceline.core.case import Case, measuring_order
+from paceline.core.case import RENAMED, Case, measuring_order
 from paceline.core.errors import InputError, PacelineError, StoreError
-from paceline.core.files import data_directory
+from paceline.core.files import data_directory, private_directory
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
@@ -127,6 +127,8 @@ def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Be
             code, reason = "unknown-benchmark", f"there is no such benchmark to compare with {shown}"
         allowed = "; ".join(f"{', '.join(names)} for {name}" for name, names in fitting.items() if names)
         message = f"{reason}; " + (f"these fit: {allowed}" if allowed else "none fits")
+        if flags := sorted({new.replace("_", "-") for one in fitting if (new := RENAMED.get(one, {}).get("peer"))}):
+            message += f"; another host is named with --{flags[0]}"
         raise InputError(code, message, where=f"--peer {peer}", key="--peer", value=peer)
     other = benchmarks[peer]
     together: list[Case] = []
@@ -143,6 +145,7 @@ def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Be
 
 
 INTERRUPTED = 130
+PAST_CASES = 1_000  # from which the time of a run is estimated
 
 Others = JoinedRanks | HostRanks | None  # who measures together: processes of a launcher, hosts, or this machine alone
 
@@ -245,6 +248,20 @@ def expand_here(
     return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
 
 
+def foreseen(cases: Sequence[Case], store: str | None) -> str:
+    """How long the cases take, judged by what the store has of others; one that is not there stays so."""
+    from paceline.cli import _time_left
+    from paceline.store.location import default_url, locate
+    from paceline.store.reader import open_file
+
+    past: list[tuple[Case, float]] = []
+    with suppress(InputError, StoreError):  # said by the run itself
+        if (reader := open_file(locate(store or default_url()))) is not None:
+            with reader:
+                past = reader.durations(PAST_CASES)
+    return _time_left.foreseen(cases, past)
+
+
 def start(
     name: str,
     cases: list[Case],
@@ -268,7 +285,7 @@ def start(
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
-    from paceline.analysis.compare.verdicts import is_interleaved
+    from paceline.analysis.compare.rounds import is_interleaved
     from paceline.core.benchmark import BENCHMARKS
     from paceline.store import open_existing
 
@@ -432,7 +449,7 @@ def _write_report(records: RunRecords, output: Output) -> Path | None:
     path = Path(output.report_path or f"{run_id}.html")
     try:
         if output.report_path is None:
-            path = data_directory() / "reports" / path
+            path = private_directory(data_directory() / "reports") / path
         path.parent.mkdir(parents=True, exist_ok=True)
         return write_html(records, path, ceilings=known_ceilings(records))
     except (OSError, InputError) as error:  # what was measured is in the store: a report can be made later

@@ -21,7 +21,7 @@ from paceline.devices import accelerators
 from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
-    from paceline.analysis.compare.verdicts import Earlier
+    from paceline.analysis.compare.sides import Earlier
     from paceline.analysis.diagnose.table import NodeResults, NodeTable
 
 
@@ -105,6 +105,22 @@ def read_sources(texts: Sequence[str], store: str | None) -> list[Side]:
             return Side(name, tuple(stored().load(run_id) for run_id in ids))
 
         return [read(text) for text in texts]
+
+
+def pin_sources(texts: Sequence[str], store: str | None) -> int:
+    """Pin the stored runs behind these words, so that nobody prunes what a baseline stands for; how many that is."""
+    from paceline.store import open_existing
+    from paceline.store.retention import change_run
+
+    words = [text for text in texts if not text.startswith(PUBLISHED) and not _looks_like_a_file(text)]
+    if not words:
+        return 0
+    with open_existing(store) as opened:
+        pinned = {row.id for row in opened.runs(limit=None) if row.pinned}
+        new = {run_id for text in words for run_id in opened.find_runs(text)} - pinned
+        for run_id in new:
+            change_run(opened, run_id, pinned=True)
+    return len(new)
 
 
 def earlier_runs(texts: Sequence[str], store: str | None) -> Earlier | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import write
+from paceline.cli._answers import save
 from paceline.core.metric import Better
 from paceline.core.quantity import show_interval
 
@@ -40,7 +40,7 @@ def command(
     The nodes are those behind runs, tags, or files of results, ours or SuperBench's results-summary.jsonl.
     """
     from paceline.analysis import baseline as baselines
-    from paceline.cli._sources import read_table
+    from paceline.cli._sources import pin_sources, read_table
     from paceline.report.render import terminal
 
     previous = baselines.read_baseline(extend) if extend else None
@@ -53,9 +53,13 @@ def command(
     if as_json or output == "-":
         click.echo(content, nl=False)
         return
+    path = save(content, output) if output is not None else None
+    pinned = pin_sources(sources, store) if path is not None else 0
     terminal.show(_document(made, table.by_run))
-    if output is not None:
-        write(content, output)
+    if path is not None:
+        click.echo(str(path))
+    if pinned:
+        click.echo(f"{pinned} of its runs are pinned now: `paceline results prune` leaves them.", err=True)
 
 
 def _document(made: Baseline, by_run: bool) -> Document:

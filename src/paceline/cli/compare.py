@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from paceline.cli import _names
 from paceline.cli._answers import Answer, format_options
 
 UNDECIDED = 3  # the exit code of a gate that neither passes nor fails
@@ -13,7 +14,7 @@ MOST_LINES = 10  # of cases that a gate cannot decide
 
 
 @click.command("compare")
-@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True)
+@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True, shell_complete=_names.runs)
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this instead of each case's headline."
 )
@@ -46,7 +47,9 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run of 'paceline ab' is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare.verdicts import Limit, compare, compare_paired, is_interleaved, undecided, violations
+    from paceline.analysis.compare.limits import Limit, undecided, violations
+    from paceline.analysis.compare.rounds import compare_paired, is_interleaved
+    from paceline.analysis.compare.sides import compare
     from paceline.cli._sources import earlier_runs, read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage

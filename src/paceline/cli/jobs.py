@@ -23,6 +23,8 @@ _BETWEEN = 3  # characters between two columns
 @leader_options
 def command(states: tuple[str, ...], limit: int, as_json: bool, client: Client) -> None:
     """List the jobs of a leader."""
+    from paceline.report.text import one_line
+
     jobs: list[dict[str, Any]] = []
     cursor: str | None = None
     while len(jobs) < limit:
@@ -41,6 +43,13 @@ def command(states: tuple[str, ...], limit: int, as_json: bool, client: Client) 
         click.echo(", ".join(f"{count} {state}" for state, count in sorted(page["counts"].items())))
     else:
         click.echo("There are no such jobs; submit one with 'paceline submit quick'.")
+    if as_json:
+        return
+    for follower, why in page["refused"].items():
+        click.echo(one_line(f"follower {follower} is refused: {why}"))
+    if count := page["quarantined"]:
+        what = "1 item" if count == 1 else f"{count} items"
+        click.echo(f"{what} that followers reported could not be stored: `paceline quarantine` shows what and why")
 
 
 def _table(jobs: list[dict[str, Any]]) -> None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli._durations import duration_of
 from paceline.core.errors import InputError
-from paceline.core.quantity import parse_duration
 from paceline.service.engines import ENGINES, EngineOptions
 
 if TYPE_CHECKING:
     from paceline.core.run import RunRecords
-    from paceline.service.api.server import Tls
+    from paceline.service.api.server import Front
     from paceline.service.engines.base import Engine
+    from paceline.service.retention import Policy
     from paceline.store.store import Store
 
 
@@ -47,9 +49,26 @@ if TYPE_CHECKING:
 )
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="What jobs may ask this machine to be.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate with its chain, as PEM.")
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="IP",
+    help="A proxy in front, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be given twice.",
+)
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key, as PEM.")
 @click.option(
     "--patience", metavar="TIME", default="24h", show_default=True, help="A job waits so long for a machine it can use."
+)
+@click.option(
+    "--keep-jobs",
+    metavar="TIME",
+    default="90d",
+    show_default=True,
+    help="How long jobs that are over stay; or forever.",
+)
+@click.option(
+    "--keep-logs", metavar="TIME", default="30d", show_default=True, help="How long their logs stay; or forever."
 )
 @click.option(
     "--token-file",
@@ -67,9 +86,12 @@ def command(
     slurm_partition: str | None,
     slurm_folder: Path | None,
     labels: tuple[str, ...],
+    proxies: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
     patience: str,
+    keep_jobs: str,
+    keep_logs: str,
     token_file: Path | None,
 ) -> None:
     """Take jobs from `paceline submit` and have them measured.
@@ -77,8 +99,10 @@ def command(
     Ended by Ctrl-C, or however else, it goes on where it was when the same command is given again; what is being
     measured goes on meanwhile.
     """
-    from paceline.service.api import server, tokens
-    from paceline.service.api.guard import is_loopback
+    from paceline.service.api import server
+    from paceline.service.api.guard import is_address, is_loopback
+    from paceline.service.credentials import Credentials, is_followers, state_of
+    from paceline.service.retention import Policy
     from paceline.store import open_store
 
     server.require_packages()
@@ -100,16 +124,24 @@ def command(
     if engine == "slurm" and labels:
         message = "--label is for this machine: nodes of Slurm are labelled by their partitions and features"
         raise InputError("label-with-slurm", message, key="--label", value=labels[0])
-    try:
-        waiting = timedelta(seconds=parse_duration(patience))
-    except (ValueError, OverflowError) as error:
-        where = f"--patience {patience}"
-        raise InputError("not-a-duration", str(error), where=where, key="--patience", value=patience) from None
+    waiting = duration_of("--patience", patience)
+    keeping = Policy(
+        **{
+            name: None if given == "forever" else duration_of(f"--keep-{name}", given)
+            for name, given in (("jobs", keep_jobs), ("logs", keep_logs))
+        }
+    )
+    for proxy in proxies:
+        if not is_address(proxy):
+            message = f"--proxy {proxy} is not an address: write it like 10.0.0.7"
+            raise InputError("not-an-address", message, key="--proxy", value=proxy)
     with open_store(store) as opened:
         if token_file is not None:
             _take_token(opened, token_file)
         now = datetime.now(UTC)
-        if not is_loopback(host) and all(tokens.has_expired(row, now) for row in opened.queue.tokens()):
+        if not is_loopback(host) and not any(
+            state_of(row, now) == "valid" and not is_followers(row) for row in opened.queue.tokens()
+        ):
             message = (
                 f"--host {host} lets others in, and there is no valid token: make one with "
                 "`paceline token create NAME --scope submit`, or stay at 127.0.0.1"
@@ -123,14 +155,18 @@ def command(
                 host=ray_host or "127.0.0.1",
                 partition=slurm_partition or "",
                 shared=slurm_folder,
+                credentials=Credentials(opened.queue.tokens),
             )
             made = ENGINES.get(engine).make(options)
             if made.invitation:
                 click.echo(f"Followers: {made.invitation}")
-            _lead(opened, made, host, port, tls, waiting)
+            front = server.Front(tls, server.session_secret(folder.parent), proxies)
+            _lead(opened, made, host, port, front, waiting, keeping)
 
 
-def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, patience: timedelta) -> None:
+def _lead(
+    store: Store, engine: Engine, host: str, port: int, front: Front, patience: timedelta, keeping: Policy
+) -> None:
     from paceline.service.api import server
     from paceline.service.api.app import create_app
     from paceline.service.api.guard import is_loopback
@@ -138,17 +174,25 @@ def _lead(store: Store, engine: Engine, host: str, port: int, tls: Tls | None, p
     from paceline.web.pages import pages_of
 
     listening = server.bind(host, port)
-    leader = Leader(store, engine, patience=patience)
+    leader = Leader(store, engine, patience=patience, retention=keeping, elapsed=time.monotonic)
     pages = pages_of(leader, store, _page)
-    app = create_app(leader, store, is_local=is_loopback(host), report=_page, pages=pages)
+    app = create_app(
+        leader,
+        store,
+        is_local=is_loopback(host),
+        report=_page,
+        pages=pages,
+        secret=front.secret,
+        proxies=front.proxies,
+    )
 
     def ready() -> None:
-        click.echo(f"Leading at {server.address_of(listening, tls, host)}")
+        click.echo(f"Leading at {server.address_of(listening, front.tls, host)}")
         click.echo(f"Store:     {store.location.shown}")
-        if not is_loopback(host) and tls is None:
+        if not is_loopback(host) and front.tls is None and not front.proxies:
             click.echo("paceline: tokens travel unencrypted: use --tls-cert and --tls-key, or a proxy", err=True)
 
-    server.serve(leader, app, listening, tls, ready=ready)
+    server.serve(leader, app, listening, front, ready=ready)
     click.echo("Stopped; what is being measured goes on, and the next leader on this store takes it over.")
 
 
@@ -179,5 +223,7 @@ def _take_token(store: Store, path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         message = f"--token-file {path} cannot be read: {error}"
         raise InputError("unreadable-file", message, key="--token-file", value=str(path)) from None
+    row = tokens.row_of(token, name, tokens.Scope.ADMIN, None)
+    tokens.check_kind(row, store.queue.tokens())
     with store.queue.writing("keep the token") as writing:
-        writing.put_token(tokens.row_of(token, name, tokens.Scope.ADMIN, None))
+        writing.put_token(row)

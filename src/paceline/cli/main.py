@@ -8,8 +8,10 @@ import gc
 import importlib
 import io
 import os
+import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +27,8 @@ _ORDER = (
 
 _BRIEF = ("results", "report", "compare", "recommend", "leaderboard", "baseline", "diagnose")  # many objects, seconds
 
+
+_FOLLOWING = "logs"  # goes on for as long as somebody reads it
 
 VERBS: Kind[click.Command] = Kind("verb", "cli", click.Command, key=lambda command: str(command.name))
 
@@ -82,6 +86,8 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 -- for as long as the process lives
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+            if sys.argv[1:2] != [_FOLLOWING]:
+                setattr(sys, name, _without_broken_pipes(stream))
     if sys.argv[1:2] and sys.argv[1] in _BRIEF:
         gc.disable()  # the process is over before garbage could matter
         atexit.register(gc.freeze)  # otherwise the interpreter goes through all objects once more before it ends
@@ -106,6 +112,39 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+class _Pipe(io.FileIO):
+    """A pipe whose reader may leave, as `head` does: what is written from then on goes nowhere."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+def _without_broken_pipes(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """The same stream, if it is a pipe: a command goes on to its verdict, whoever reads what it prints."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (OSError, ValueError):
+        return stream
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
 def _fail(message: str, code: int) -> None:
-    click.echo(f"paceline: {message}", err=True)
+    from paceline.report.text import clean  # it may repeat what a case or another program wrote
+
+    click.echo(f"paceline: {clean(message)}", err=True)
     sys.exit(code)

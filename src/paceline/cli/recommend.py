@@ -10,9 +10,14 @@ import click
 from paceline.cli._answers import Answer, format_options, price_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from paceline.analysis.cost import Prices
+    from paceline.analysis.recommend.choice import Recommendation
     from paceline.analysis.recommend.question import Objective
     from paceline.core.run import RunRecords
+
+UNDECIDED = 3
 
 
 @click.command("recommend")
@@ -53,7 +58,8 @@ def command(
     """Say which configuration to take: server, batches, precision, machine. Without a name, of the last run.
 
     Served models are compared by the rate at which they meet the SLO, models without a server by their throughput.
-    What misses the SLO is never recommended. The exit code is 1 where nothing can be.
+    What misses the SLO is never recommended. The exit code is 1 where nothing can be, and 3 where what can be only
+    perhaps meets it.
     """
     from paceline.analysis.cost import Budget, read_carbon, read_per_second
     from paceline.analysis.recommend.choice import recommend, with_users
@@ -80,7 +86,14 @@ def command(
     answers = [recommend(one, question) for one in with_users(measured, question)]
     data = {"json": lambda: report.to_json(answers, top), "csv": lambda: report.to_csv(answers)}
     answer.give(report.document(answers, top), "paceline-recommendation", data)
-    sys.exit(0 if all(one.best is not None for one in answers) else 1)
+    sys.exit(exit_code(answers))
+
+
+def exit_code(answers: Sequence[Recommendation]) -> int:
+    """0 where each piece of work has what surely meets the SLO, 1 where one has nothing at all, otherwise 3."""
+    if not all(one.best is not None for one in answers):
+        return 1
+    return UNDECIDED if any(one.best is not None and one.best.standing.is_open for one in answers) else 0
 
 
 def read_prices(texts: tuple[str, ...], runs: list[RunRecords]) -> Prices:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli import _names
 from paceline.cli._answers import Answer, format_options, write
+from paceline.core.files import data_directory, private_directory
 from paceline.report import export
 
 if TYPE_CHECKING:
@@ -22,22 +25,26 @@ SUFFIXES |= {suffix: name for name, one in EXPORTS.items() for suffix in one.suf
 
 
 @click.command("report")
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=_names.runs)
 @format_options(FORMATS, SUFFIXES)
 @click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")
 @click.option("--charts", metavar="DIR", help="Every chart as a picture, and its data as CSV, into this folder.")
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
 @click.option("--store", metavar="URL", help="Where results are stored.")
-def command(run: str, every: bool, charts: str | None, answer: Answer, store: str | None) -> None:
-    """Show RUN: an id, the beginning of one, or 'last'. Without a format, a table on the terminal."""
+def command(run: str, every: bool, charts: str | None, is_opened: bool, answer: Answer, store: str | None) -> None:
+    """Show RUN: an id, the beginning of one, its tag, or 'last'. Without a format, a table on the terminal."""
     from paceline.cli._sources import known_ceilings
     from paceline.report import vega
     from paceline.store import open_reader
 
     kind = answer.kind
+    if is_opened and (charts is not None or kind not in (None, "html") or answer.output == "-"):
+        raise click.UsageError("--open shows the HTML page: leave out other formats, --charts and '-o -'")
+    kind = "html" if is_opened else kind
     if charts is not None and (answer.output or kind):
         raise click.UsageError("--charts goes alone: it writes several files into its own folder")
     on_terminal = kind is None and charts is None
-    if charts is not None or kind in ("html", "png"):
+    if charts is not None or kind == "png":
         vega.warm_up()  # while the run is read
     with open_reader(store) as opened:
         records: RunRecords = opened.load(opened.find_run(run), samples=not on_terminal)
@@ -68,4 +75,15 @@ def command(run: str, every: bool, charts: str | None, answer: Answer, store: st
         content = pages[kind](records, ceilings=known_ceilings(records))
     else:
         content, target = EXPORTS[kind].render(records), EXPORTS[kind].file.format(run=records.run.id)
+    if is_opened:
+        target = str(private_directory(data_directory() / "reports") / f"{records.run.id}.html")
     write(content.encode() if isinstance(content, str) else content, answer.output or target)
+    if is_opened:
+        _open(Path(answer.output or target))
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        click.echo("paceline: there is no browser here; open the page in one of another machine", err=True)

@@ -1,4 +1,4 @@
-"""List past runs, the newest first; or the history of a metric over them, with where it changed."""
+"""List past runs, show the history of a metric over them, delete, pin, tag or rename some."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from paceline.cli._answers import Answer, format_options
+from paceline.cli._upkeep import COMMANDS
 from paceline.core.errors import InputError, unknown
+from paceline.core.run import RunStatus
 
 if TYPE_CHECKING:
     from paceline.analysis.trend.series import History
+    from paceline.cli._run_list import ListedRun
     from paceline.core.run import RunRecords
-    from paceline.store import RunRow
 
 MOST_RUNS = 1000
 LISTED = 20
 MOST_REASONS = 3  # why lines of a spool were not imported: the first ones are enough
-SHORTEST_NAME = 5  # of a suite, however little room there is
-HEADERS = ("Run", "Suite", "Started, UTC", "Took", "Ok", "Not ok", "Status")
+STATUSES = get_args(RunStatus)
 
 
-@click.command("results")
+@click.group("results", invoke_without_command=True)
 @click.option("--store", metavar="URL", help="Where results are stored.")
 @click.option(
     "--limit",
@@ -42,12 +43,22 @@ HEADERS = ("Run", "Suite", "Started, UTC", "Took", "Ok", "Not ok", "Status")
 @click.option("--trend", metavar="METRIC", help="The history of this metric over runs, and where it changed.")
 @click.option("--benchmark", default="", metavar="NAME", help="Of a history: only this benchmark.")
 @click.option("--case", default="", metavar="TEXT", help="Of a history: only cases whose name has this in it.")
-@click.option("--tag", default="", metavar="TAG", help="Of a history: only runs that carry this tag.")
+@click.option("--tag", default="", metavar="TAG", help="Only runs that carry this tag.")
+@click.option("--machine", default="", metavar="TEXT", help="Of a list: only runs on machines with this in their name.")
+@click.option("--status", type=click.Choice(STATUSES), help="Of a list: only runs in this state.")
+@click.option(
+    "--search",
+    default="",
+    metavar="WORDS",
+    help="Of a list: only runs with all of these in their suite, tags, note, machine, warnings or cases.",
+)
 @click.option(
     "--fail-on-regression", is_flag=True, help="Of a history: exit with 1 if a last level is worse than the best one."
 )
 @format_options()
+@click.pass_context
 def command(
+    context: click.Context,
     store: str | None,
     limit: int | None,
     spool: Path | None,
@@ -55,25 +66,32 @@ def command(
     benchmark: str,
     case: str,
     tag: str,
+    machine: str,
+    status: str | None,
+    search: str,
     fail_on_regression: bool,
     answer: Answer,
 ) -> None:
-    """List past runs, or with --trend the history of a metric over them."""
+    """List past runs, or with --trend the history of a metric over them; or change what is stored."""
+    if context.invoked_subcommand is not None:
+        return
+    from paceline.cli import _run_list
     from paceline.store import open_existing, open_store
 
     if trend is None:
         of_history = {
             "benchmark": benchmark,
             "case": case,
-            "tag": tag,
             "fail-on-regression": fail_on_regression,
             str(answer.kind): answer.kind not in (None, "json"),
             "output": answer.output,
         }
         if misplaced := [name for name, is_given in of_history.items() if is_given]:
             raise click.UsageError(f"--{misplaced[0]} belongs to a history: name its metric with --trend METRIC")
+    elif misplaced := [name for name, text in {"machine": machine, "status": status, "search": search}.items() if text]:
+        raise click.UsageError(f"--{misplaced[0]} belongs to a list of runs: leave out --trend")
     runs: list[RunRecords] = []
-    rows: list[RunRow] = []
+    rows: list[ListedRun] = []
     left = 0
     with (open_existing if spool is None else open_store)(store) as opened:
         if spool is not None:
@@ -87,7 +105,9 @@ def command(
             for reason in shown:
                 click.echo(f"paceline: not imported: {reason}", err=True)
         if trend is None:
-            rows = opened.runs(limit or LISTED)
+            rows = _run_list.listed(
+                opened, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search
+            )
         else:
             runs = opened.history(trend, tag=tag, limit=limit or MOST_RUNS)
     if trend is not None:
@@ -99,13 +119,19 @@ def command(
         if fail_on_regression and history.worse:
             raise click.exceptions.Exit(1)
     elif answer.kind == "json":
-        click.echo(json.dumps([row.model_dump() for row in rows], indent=2, default=datetime.isoformat))
+        click.echo(json.dumps([row.document() for row in rows], indent=2, default=datetime.isoformat))
     elif rows:
-        _table(rows)
+        _run_list.show(rows)
+    elif tag or machine or status or search:
+        click.echo("No run is like that; 'paceline results' lists the latest of all.")
     else:
         click.echo("There are no runs yet; start one with 'paceline run'.")
     if left:
         raise click.exceptions.Exit(1)
+
+
+for _command in COMMANDS:
+    command.add_command(_command)
 
 
 def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> History:
@@ -152,37 +178,3 @@ def _show_history(history: History, answer: Answer) -> None:
         "png": lambda: charts.draw_png(trend.picture(history)),
     }
     answer.give(page, f"paceline-trend-{history.metric}", data)
-
-
-def _table(rows: list[RunRow]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from paceline.core.quantity import show_duration
-    from paceline.report.render.terminal import open_console
-    from paceline.report.text import one_line, when
-
-    console = open_console()
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)
-    lines = []
-    for row in rows:
-        took = show_duration((row.ended_at - row.started_at).total_seconds()) if row.ended_at else ""
-        started = when(row.started_at).removesuffix(" UTC")
-        lines.append([row.id, row.name, started, took, f"{row.ok} of {row.cases}", str(row.not_ok or ""), row.status])
-    columns = [n for n, header in enumerate(HEADERS) if header != "Not ok" or any(row.not_ok for row in rows)]
-    widths = [max(len(HEADERS[n]), *(len(one_line(cells[n])) for cells in lines)) for n in columns]
-    # Only a suite's name may be cut: half an id, a count or a status says something else.
-    room = console.width - sum(widths) + widths[1] - 3 * (len(columns) - 1)
-    for n, width in zip(columns, widths, strict=True):
-        table.add_column(
-            HEADERS[n],
-            justify="right" if HEADERS[n] in ("Took", "Ok", "Not ok") else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            width=width if n != 1 else max(SHORTEST_NAME, min(width, room)),
-        )
-    for row, cells in zip(rows, lines, strict=True):
-        styles = ["bold", "", "", "", "", "red" if row.not_ok else "", "yellow" if row.status != "finished" else ""]
-        table.add_row(*(Text(one_line(cells[n]), styles[n]) for n in columns))
-    console.print(table)

@@ -3,64 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli._flags import case_flags, flags_of, read_flags, read_settings
+from paceline.cli import _names
+from paceline.cli._case_command import SUITE, CaseCommand, find_suite
+from paceline.cli._flags import case_flags, read_flags, read_settings
 from paceline.cli._running import folder_of, joined_value, refuse_if_none_can
-from paceline.core.errors import InputError, unknown
+from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.core.suite import Suite
 
 DEFAULT_SUITE = "quick"
-SUITE = "paceline.suite"
-FLAGS = "paceline.flags"
 
 
-class RunCommand(click.Command):
-    """A command whose flags depend on what is run."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), *ctx.meta.get(FLAGS, [])]
+class RunCommand(CaseCommand):
+    """Measures the default suite unless another is named; `--profile` may stand without a folder."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            args = joined_value(args, lambda words: self._named(ctx, words) is not None)
-            resumed = "--resume" in args or any(arg.startswith("--resume=") for arg in args)
-            what = self._named(ctx, args) or (None if resumed else DEFAULT_SUITE)
-            if what is not None:
-                suite = find_suite(what)
-                ctx.meta[SUITE] = suite
-                names = dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases)
-                ctx.meta[FLAGS] = flags_of(_fields_of(names), required=not suite.is_written)
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            flags = [flag for option in self.get_params(ctx) for flag in option.opts if flag.startswith("-")]
-            raise unknown("flag", error.option_name, flags, key=error.option_name) from None
-        except click.UsageError as error:  # one line, as for every other mistake
-            raise InputError("usage", error.format_message()) from None
+        return super().parse_args(ctx, joined_value(args, lambda words: self.named(ctx, words) is not None))
 
-    def _named(self, ctx: click.Context, args: Sequence[str]) -> str | None:
-        """The first argument that is neither a flag nor the value of one."""
-        if args and not args[0].startswith("-"):
-            return args[0]
-        fixed = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        # To import every benchmark takes most of the time in which a run starts.
-        may_have_others = any(arg.startswith("-") and arg.partition("=")[0] not in fixed for arg in args)
-        ctx.meta[FLAGS] = flags_of(_every_field()) if may_have_others else []
-        parser = self.make_parser(ctx)
-        parser.ignore_unknown_options = True
-        values, others, _ = parser.parse_args(list(args))
-        words = (word for word in (values["what"], *others) if isinstance(word, str))  # unknown flags among them
-        return next((word for word in words if not word.startswith("-")), None)
+    def suite(self, what: str | None, args: Sequence[str]) -> Suite | None:
+        is_resumed = any(arg.partition("=")[0] == "--resume" for arg in args)
+        if what is None and is_resumed:
+            return None
+        return _suite_of_file(what) if what is not None and what.endswith(".py") else find_suite(what or DEFAULT_SUITE)
 
 
 @click.command(cls=RunCommand, params=case_flags())
-@click.argument("what", required=False)
+@click.argument("what", required=False, shell_complete=_names.cases)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter in every case that has it."
 )
@@ -93,7 +67,7 @@ class RunCommand(click.Command):
 @click.option("--report", "report_path", metavar="PATH", help="Where the HTML report goes.")
 @click.option("--no-report", is_flag=True, help="Make no HTML report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
-@click.option("--dry-run", is_flag=True, help="Show the cases and measure nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the cases and about how long they take; measure nothing.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -159,37 +133,35 @@ def command(
         for case in cases:
             line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
             click.echo(case.model_dump_json() if as_json else line)
+        if not as_json:
+            click.echo(_running.foreseen(cases, store), err=True)
 
 
-def find_suite(what: str) -> Suite:
-    """A suite file, a suite that ships, or a benchmark as a suite of one case."""
+def _suite_of_file(what: str) -> Suite:
+    """Every benchmark of a Python file, one case each, its parameters still to come."""
+    from pathlib import Path
+
     from paceline.core.benchmark import BENCHMARKS
+    from paceline.core.registry import use_file
     from paceline.core.suite import Suite
-    from paceline.runner.suite_file import load_suite, shipped
 
-    if "/" in what or what.endswith((".yaml", ".yml")) or what in shipped():
-        return load_suite(what)
-    with suppress(InputError):
-        return Suite.of_benchmark(BENCHMARKS.get(what).name)
-    benchmarks = BENCHMARKS.registry()
-    if any(what in failure.module for failure in benchmarks.broken):
-        benchmarks.get(what)
-    raise unknown("suite or benchmark", what, [*shipped(), *benchmarks.entries])
-
-
-def _fields_of(benchmarks: Iterable[str]) -> dict[str, Any]:
-    """The parameters of these benchmarks, once each."""
-    from paceline.core.benchmark import BENCHMARKS
-
-    fields: dict[str, Any] = {}
-    for name in benchmarks:
-        with suppress(InputError):  # reported when the suite is expanded
-            for key, field in BENCHMARKS.get(name).Parameters.model_fields.items():
-                fields.setdefault(key, field)
-    return fields
-
-
-def _every_field() -> dict[str, Any]:
-    from paceline.core.benchmark import BENCHMARKS
-
-    return _fields_of(BENCHMARKS.registry().entries)
+    path = Path(what).expanduser()
+    if not path.is_file():
+        message = f"the file {what} does not exist; paths begin at {Path.cwd()}"
+        raise InputError("missing-file", message, value=what)
+    module = use_file(path)
+    registry = BENCHMARKS.registry()
+    for failure in registry.broken:
+        if failure.module == module:
+            raise InputError("failing-import", f"{what} cannot be used: {failure.reason}", value=what)
+    names = [name for name, benchmark in registry.entries.items() if benchmark.__module__ == module]
+    if not names:
+        message = (
+            f"{what} has no benchmark: expected is a class like this, with a method measure(parameters, context)\n"
+            "  from paceline.core.benchmark import Benchmark\n"
+            "  class Mine(Benchmark[MineParameters]):\n"
+            '      name, summary = "mine", "what it measures"\n'
+            "      metrics = (Metric(...),)"
+        )
+        raise InputError("no-benchmark", message, value=what)
+    return Suite(name=path.stem, cases=[{"benchmark": name} for name in names], is_written=False)

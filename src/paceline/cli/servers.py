@@ -43,9 +43,11 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def install(names: tuple[str, ...]) -> None:
     """Make a virtual environment for each server, with pip as you have configured it."""
+    from paceline.core.interrupt import catch_interrupts
     from paceline.core.quantity import show_duration, show_size
     from paceline.servers import _environment
 
+    catch_interrupts()  # so that what was started for it ends first
     for name, requirements in [(name, _requirements(name)) for name in names]:
 
         def report(text: str, name: str = name) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from paceline.core.errors import InputError, nearest
+from paceline.core.parameter_text import REQUIRED, UNSET, show_default, show_values
 
 
 @click.command()
@@ -14,7 +15,7 @@ def command(name: str) -> None:
     from paceline.core.benchmark import BENCHMARKS
     from paceline.models import MODELS
     from paceline.models.generated import PREFIX
-    from paceline.models.user import find_model
+    from paceline.models.sources import find_model
     from paceline.runner.suite_file import shipped
 
     if name in BENCHMARKS.registry().entries:
@@ -23,8 +24,10 @@ def command(name: str) -> None:
         click.echo(f"  {benchmark.summary}\n")
         click.secho("Parameters", bold=True)
         for key, field in benchmark.Parameters.model_fields.items():
-            default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)}"
-            click.echo(f"  {key:<16} {field.description or ''} [{default}]")
+            default = show_default(field)
+            words = default if default in (REQUIRED, UNSET) else f"default {default}"
+            description = (field.description or "").replace("\n", " ")
+            click.echo(f"  {key:<16} {description} [{words}; {show_values(field)}]")
         click.secho("\nMetrics", bold=True)
         for metric in benchmark.metrics:
             better = f", {metric.better} is better" if metric.better != "neither" else ""

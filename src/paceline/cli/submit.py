@@ -6,23 +6,43 @@ import json
 import secrets
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli import _names
+from paceline.cli._case_command import CaseCommand
 from paceline.cli._client import Client, leader_options
-from paceline.cli._flags import read_settings
+from paceline.cli._flags import case_flags, read_flags, read_settings
 from paceline.core.errors import InputError, unknown
+from paceline.report.text import one_line
+
+if TYPE_CHECKING:
+    from paceline.core.suite import Suite
 
 _POLL = 0.5  # seconds between two looks at a job
 _PATIENCE_WAITING = 600.0  # a leader may be restarted while somebody waits
-_FINAL = ("succeeded", "failed", "cancelled")
+FINAL = ("succeeded", "failed", "cancelled")
 _NUMBERS = {"gpus": "gpus", "nodes": "nodes", "memory": "memory_gib"}
 _NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
 
 
-@click.command()
-@click.argument("what", metavar="SUITE|BENCHMARK")
+class SubmitCommand(CaseCommand):
+    """What is not known here may be known to the leader: it is sent as it was typed."""
+
+    def suite(self, what: str | None, args: Sequence[str]) -> Suite | None:
+        try:
+            return super().suite(what, args)
+        except InputError:
+            known = {"--help", *(flag for option in self.params for flag in option.opts)}
+            if any(arg.startswith("--") and arg.partition("=")[0] not in known for arg in args):
+                raise  # its parameters are not known here
+            return None
+
+
+@click.command(cls=SubmitCommand, params=case_flags())
+@click.argument("what", metavar="SUITE|BENCHMARK", shell_complete=_names.cases)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in `paceline run`."
 )
@@ -50,8 +70,12 @@ def command(
     wait: bool,
     as_json: bool,
     client: Client,
+    **flags: Any,
 ) -> None:
-    """Submit a suite (a file, or one that the leader knows by name) or one benchmark."""
+    """Submit a suite (a file, or one that the leader knows by name) or one benchmark.
+
+    Flags named after parameters override them, as in `paceline run`.
+    """
     suite: dict[str, Any] | str = what  # a name is left to the leader, which has suites of its own
     if "/" in what or what.endswith((".yaml", ".yml")):
         from paceline.runner.suite_file import load_suite
@@ -61,7 +85,7 @@ def command(
     body = {
         "id": job_id,
         "suite": suite,
-        "overrides": read_settings(settings),
+        "overrides": read_flags(flags) | read_settings(settings),
         "only": list(filters),
         "needs": read_needs(machines),
         "priority": priority,
@@ -120,12 +144,12 @@ def _wait(client: Client, job_id: str, *, is_quiet: bool) -> Any:
                 words.append(f"({job['waits_for']})")
             if job["failure"]:
                 words.append(f"({job['failure']['kind']}: {job['failure']['message']})")
-            if job["state"] in _FINAL and job["run_id"]:
+            if job["state"] in FINAL and job["run_id"]:
                 words.append(f"- run {job['run_id']}")
             if words != last and not is_quiet:
-                click.echo(" ".join(words))
+                click.echo(one_line(" ".join(words)))
             last = words
-            if job["state"] in _FINAL:
+            if job["state"] in FINAL:
                 return job
             time.sleep(_POLL)
     except KeyboardInterrupt:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.analysis.figures import Reading
 from paceline.report import vega
 from paceline.report.numbers import MS, show_value
-from paceline.report.style import ACCENT, CONFIG, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
+from paceline.report.style import CONFIG, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
 from paceline.report.text import clean
 
 LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
 WIDE_LATENCIES = 8.0  # from this ratio on, latencies of light loads would lie on the ground of a linear axis
-BAR_WIDTH, BAR_NAMES = 440, 300  # of a chart of bars, and the room for their names
+_BETWEEN = 26  # pixels between charts that are stacked
+_MARGIN = 18  # of a picture, on every side
 
 TEXT: Spec = {"field": "text", "type": "nominal"}  # of a row that has a label
 
@@ -32,6 +31,7 @@ class Chart:
     description: str
     notes: tuple[str, ...] = ()
     svg: str = ""  # the drawing itself, of a chart that needs no specification
+    rows: tuple[dict[str, Any], ...] = ()  # the data of such a drawing
 
 
 def framed(title: str, *about: str, lines: bool = False, values: Sequence[Spec] | None = None, **spec: Any) -> Spec:
@@ -104,52 +104,6 @@ def words_beside(y: Spec, x: Spec, values: Sequence[Spec] | None = None, *, dx: 
     return layer("text", {"y": y, "x": x, "text": TEXT}, values, **style)
 
 
-def interval_bars(y: Spec, colour: Spec) -> list[Spec]:
-    """A bar from zero to each `value`, its interval from `low` to `high`, and its `text`."""
-    x: Spec = {"type": "quantitative", "axis": None}
-    bar = {"y": y, "x": x | {"field": "value", "scale": {"zero": True}}, "color": colour}
-    interval = {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}}
-    return [
-        layer("bar", bar, height=15, cornerRadiusEnd=2),
-        layer("errorbar", interval, ticks={"color": INK, "size": 9}, rule={"color": INK, "size": 1.5}),
-        words_beside(y, x | {"field": "high"}),
-    ]
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A name, its value with where that may lie, and what stands beside it."""
-
-    name: str
-    reading: Reading
-    text: str
-    colour: str = ACCENT
-
-
-def bars(title: str, subtitle: str, shown: Sequence[Bar]) -> Chart:
-    """Horizontal bars; those of the same name would be one, so that the later ones get a number."""
-    seen: Counter[str] = Counter()
-    values = []
-    for bar in shown:
-        seen[bar.name] += 1
-        value, low, high = bar.reading.value, bar.reading.low, bar.reading.high
-        values.append(
-            {
-                "name": bar.name if seen[bar.name] == 1 else f"{bar.name} ({seen[bar.name]})",
-                "value": value,
-                "low": value if low is None else low,
-                "high": value if high is None else high,
-                "text": bar.text,
-                "colour": bar.colour,
-            }
-        )
-    layers = interval_bars(
-        names_axis("name", labelLimit=BAR_NAMES), {"field": "colour", "type": "nominal", "scale": None}
-    )
-    spec = framed(title, subtitle, values=values, width=BAR_WIDTH, height={"step": 30}, layer=layers)
-    return Chart(spec, title, description="; ".join(f"{value['name']}: {value['text']}" for value in values))
-
-
 def stacked_bars(rows: Sequence[Spec], ends: Sequence[Spec], x: Spec, colour: Spec, *, is_named: bool) -> list[Spec]:
     """A bar for each `case`: its parts by their `place`, each as long as its `value`, and its `text` at the `end`."""
     y = names_axis() | ({} if is_named else {"axis": None})
@@ -189,22 +143,29 @@ def ticks(low: float, high: float) -> Spec:
 
 
 def stacked(charts: Sequence[Chart]) -> Chart:
-    """Several charts as one, each with its own scales and legends."""
-    if len(charts) == 1:
-        return charts[0]
-    specs = [{key: value for key, value in chart.spec.items() if key != "config"} for chart in charts]
-    apart = dict.fromkeys(("color", "shape", "fillOpacity"), "independent")
-    spec = {"vconcat": specs, "spacing": 44, "config": CONFIG, "resolve": {"scale": apart, "legend": apart}}
-    return Chart(spec, "; ".join(chart.title for chart in charts), "; ".join(chart.description for chart in charts))
+    """Several charts as one drawing, each below the one before it."""
+    drawn: list[str] = []
+    width, height = 0.0, 0.0
+    for place, chart in enumerate(charts):
+        picture = chart.svg or _drawn_by_vega(chart, f"chart-{place}")
+        sides = re.match(r'<svg[^>]*? width="([\d.]+)"[^>]*? height="([\d.]+)"', picture)
+        if sides is None:
+            raise ValueError("the chart could not be drawn: its picture has no size")
+        top = height + _BETWEEN if drawn else 0.0
+        drawn.append(picture.replace("<svg ", f'<svg y="{top:g}" ', 1))
+        width, height = max(width, float(sides[1])), top + float(sides[2])
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return Chart(
+        spec={},
+        title="; ".join(chart.title for chart in charts),
+        description="; ".join(chart.description for chart in charts),
+        svg=f"<svg {size}>{''.join(drawn)}</svg>",
+    )
 
 
 def draw_svg(chart: Chart, name: str) -> str:
     """The chart for a page: no address of anything outside, and a name for what it has inside."""
-    drawn = chart.svg or vega.convert("vegalite_to_svg", _cleaned(chart.spec)).decode()
-    drawn = re.sub(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"', "", drawn, count=3)  # of the outermost element
-    drawn = re.sub(r'\sclass="(?:mark|background|foreground)[^"]*"', "", drawn)
-    drawn = re.sub(r'\bid="(clip\d+)"', rf'id="{name}-\1"', drawn)
-    drawn = re.sub(r"url\(#(clip\d+)\)", rf"url(#{name}-\1)", drawn)
+    drawn = chart.svg or _drawn_by_vega(chart, name)
     outermost = re.match(r"<svg([^>]*)>", drawn)
     if outermost is None:
         raise ValueError("the chart could not be drawn: it is not an SVG picture")
@@ -215,13 +176,24 @@ def draw_svg(chart: Chart, name: str) -> str:
     )
 
 
+def _drawn_by_vega(chart: Chart, name: str) -> str:
+    drawn = vega.convert("vegalite_to_svg", _cleaned(chart.spec)).decode()
+    drawn = re.sub(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"', "", drawn, count=3)  # of the outermost element
+    drawn = re.sub(r'\sclass="(?:mark|background|foreground)[^"]*"', "", drawn)
+    drawn = re.sub(r'\bid="(clip\d+)"', rf'id="{name}-\1"', drawn)
+    return re.sub(r"url\(#(clip\d+)\)", rf"url(#{name}-\1)", drawn)
+
+
 def draw_png(chart: Chart, scale: float = 2.0) -> bytes:
     """The chart as a picture on white."""
     if chart.svg:
-        named = chart.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        paper = rf'\1<rect width="100%" height="100%" fill="{PAPER}"/>'
-        return vega.convert("svg_to_png", re.sub(r"(<svg[^>]*>)", paper, named, count=1), scale=scale)
-    spec = {**chart.spec, "config": {**CONFIG, **chart.spec.get("config", {}), "background": PAPER}, "padding": 18}
+        width, height = (float(size) for size in re.findall(r' (?:width|height)="([\d.]+)"', chart.svg)[:2])
+        box = f"{-_MARGIN} {-_MARGIN} {width + 2 * _MARGIN:g} {height + 2 * _MARGIN:g}"
+        size = f'width="{width + 2 * _MARGIN:g}" height="{height + 2 * _MARGIN:g}" viewBox="{box}"'
+        paper = f'<rect x="{-_MARGIN}" y="{-_MARGIN}" width="100%" height="100%" fill="{PAPER}"/>'
+        page = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{paper}{clean(chart.svg)}</svg>'
+        return vega.convert("svg_to_png", page, scale=scale)
+    spec = {**chart.spec, "config": {**CONFIG, **chart.spec.get("config", {}), "background": PAPER}, "padding": _MARGIN}
     return vega.convert("vegalite_to_png", _cleaned(spec), scale=scale)
 
 

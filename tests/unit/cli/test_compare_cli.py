@@ -154,7 +154,7 @@ def test_pages_and_pictures_go_to_files(store: str, kind: str) -> None:
 def test_published_tables_compare_with_each_other(store: str) -> None:
     done = compare(store, "published:libai", "published:megatron")
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("All 42 cannot be decided from one run each")
+    assert done.output.startswith("All 42 cannot be decided from one published figure each: measure")
     assert max(len(line) for line in done.output.splitlines()) <= 100
 
 

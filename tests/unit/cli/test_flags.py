@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.cli._flags import read_value
+from paceline.benchmarks.serving.serve import Serve
+from paceline.cli._flags import flags_of, read_value
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,19 @@ from paceline.cli._flags import read_value
 )
 def test_a_comma_parts_values_unless_it_is_within_one(text: str, read: object) -> None:
     assert read_value([text]) == read
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "unknown"),
+    [
+        ([], "--server.engine", "--server.model"),
+        (["--server.kind", "url"], "--server.model", "--server.engine"),
+        (["--server.kind=url"], "--server.model", "--server.engine"),
+        (["--set", "server.kind=url"], "--server.model", "--server.engine"),
+        (["--server.kind", "[url, embedded]"], "--server.model", "--server.nothing"),
+    ],
+)
+def test_the_flags_of_a_server_are_those_of_the_one_that_is_named(words: list[str], known: str, unknown: str) -> None:
+    flags = {flag for option in flags_of(Serve.Parameters.model_fields, words=words) for flag in option.opts}
+    assert known in flags
+    assert unknown not in flags

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.cli import _live
+from paceline.core.record import Cause, CauseKind
 from paceline.core.stats import Interval
+from support.store_samples import a_failed_record, a_run
 
 STEPS = {"phase": "measuring", "unit": "s", "work": None, "rate_unit": ""}
 RATE = {"phase": "measuring", "unit": "s", "work": 100.0, "rate_unit": "images/s"}
@@ -29,3 +31,25 @@ def test_the_running_figure(
 ) -> None:
     monkeypatch.setattr(_live, "median_interval", lambda samples: interval)
     assert _live.estimate(progress, SAMPLES) == text
+
+
+ESCAPES = "\x1b[2J\x1b]0;mine\x07\r\n\x9b31m\u202e\udcff"
+
+
+@pytest.mark.parametrize("make", [_live.PlainLines, _live.Terminal])
+def test_what_a_case_says_cannot_drive_the_terminal(
+    make: type[_live.PlainLines | _live.Terminal], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = a_failed_record()
+    case = record.case.model_copy(update={"title": ESCAPES})
+    cause = Cause(kind=CauseKind.ERROR, message=ESCAPES)
+    listener = make()
+    listener.started(a_run().model_copy(update={"name": ESCAPES}), [case])
+    listener.case_progress(case, {"phase": ESCAPES}, [])
+    listener.case_ended(record.model_copy(update={"case": case, "cause": cause}))
+    listener.trouble(ESCAPES)
+    listener.close()
+    captured = capsys.readouterr()
+    printed = captured.out + captured.err
+    assert all(char.isprintable() or char == "\n" for char in printed), ascii(printed)
+    assert r"\x1b[2J" in printed

@@ -13,8 +13,8 @@ from paceline.core.errors import InputError
 from paceline.core.run import RunRecords
 from paceline.report.export import jsonl
 from paceline.store import open_store
-from support.records import literal_run, sample_run
-from support.serving_records import rates_run
+from support.records import literal_run, run_of, sample_run
+from support.serving_records import ENGINES, rates_run, served
 
 
 def written(folder: Path, source: RunRecords) -> str:
@@ -49,6 +49,14 @@ def test_nothing_that_qualifies_ends_with_one(tmp_path: Path) -> None:
     result = run("recommend", written(tmp_path, rates_run()), "--slo", "p99=1ms")
     assert result.exit_code == 1
     assert "No configuration meets p99 ≤ 1 ms; the nearest is" in result.output
+
+
+def test_what_only_perhaps_meets_the_slo_ends_with_three(tmp_path: Path) -> None:
+    few = run_of([served(0, "torch", 50.0, count=400, **ENGINES["torch"])])
+    result = run("recommend", written(tmp_path, few), "--slo", "p99=50ms")
+    assert result.exit_code == 3
+    assert result.output.startswith("Nothing surely meets p99 ≤ 50 ms; ")
+    assert run("recommend", written(tmp_path, few), "--slo", "p99=50ms", "--strict").exit_code == 1
 
 
 def test_without_a_name_it_is_about_the_last_run(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ def take(store: str, path: Path) -> Result:
 
 
 @pytest.mark.parametrize(
-    "content", [b"nonsense\n", b'{"a": 1}\n' * 9, b"\xff\xfe\n" * 9], ids=["text", "json", "binary"]
+    "content",
+    [b"nonsense\n", b'{"a": 1}\n' * 9, b"\xff\xfe\n" * 9, b"[" * 100_000 + b"\n", b"[" * 500 + b"]" * 500 + b"\n"],
+    ids=["text", "json", "binary", "very deep", "deep"],
 )
 def test_a_file_of_which_nothing_can_be_taken_is_refused_in_one_line_and_left_alone(
     store: str, tmp_path: Path, content: bytes

@@ -52,27 +52,6 @@ def test_a_regression_fails_where_it_is_asked_to(store: str, arguments: list[str
     assert done.exit_code == code, done.output
 
 
-@pytest.mark.parametrize(
-    ("run_id", "name", "shown"),
-    [
-        ("20260314-092600-ab12", "flashlight", "flashlight"),
-        ("20260314-092600-04a8817434fe4454-1", "memory-and-compute", "memo"),
-    ],
-)
-def test_the_list_cuts_nothing_but_the_name_of_a_suite(tmp_path: Path, run_id: str, name: str, shown: str) -> None:
-    (records, *_) = runs_of({"resnet50 fp16": levels(2)})
-    cases = [records.run.cases[0].model_copy(update={"index": index}) for index in range(276)]
-    records.run = records.run.model_copy(update={"id": run_id, "name": name, "cases": cases})
-    records.records = [one.model_copy(update={"run_id": run_id}) for one in records.records]
-    done = invoke(stored(tmp_path / "list.db", [records]))
-    assert done.exit_code == 0, done.output
-    assert max(len(line) for line in done.output.splitlines()) <= 100
-    cells = [cell.strip() for cell in done.output.splitlines()[-1].split("|")]
-    assert cells[0] == run_id and cells[1].startswith(shown)
-    assert "1 of 276" in cells
-    assert cells[-1] == "finished"
-
-
 def test_the_exit_code_reaches_the_shell(sandbox: Sandbox, store: str) -> None:
     done = sandbox.run("results", "--store", store, "--trend", "throughput", "--fail-on-regression", "--json")
     assert done.returncode == 1, done.stderr
@@ -130,7 +109,7 @@ def test_what_has_no_history_is_refused(store: str, arguments: list[str], code: 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--case", "x"], ["--fail-on-regression"], ["--html"], ["--tag", "x"], ["--trend", "step_time", "--csv", "--png"]],
+    [["--case", "x"], ["--fail-on-regression"], ["--html"], ["--trend", "step_time", "--csv", "--png"]],
 )
 def test_options_of_a_history_need_one(store: str, arguments: list[str]) -> None:
     done = invoke(store, *arguments)

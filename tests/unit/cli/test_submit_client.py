@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from paceline.cli import submit as submit_verb
 from paceline.cli._client import Client, NoLeader, open_client
 from paceline.cli.submit import read_needs
+from paceline.core.errors import InputError
 from support.refused import refused
 
 Answers = list[tuple[int, dict[str, str], Any]]
@@ -90,6 +91,29 @@ def test_a_job_is_sent_again_under_the_same_id(first: tuple[int, dict[str, str],
     assert bodies[0] == bodies[1] == bodies[2]
     assert (bodies[0]["suite"], bodies[0]["overrides"]) == ("gemm", {"size": "64"})
     assert bodies[0]["only"] == ["gemm"]
+
+
+@pytest.mark.parametrize(
+    ("words", "overrides"),
+    [
+        (["gemm", "--size", "256"], {"size": "256"}),
+        (["gemm", "--size", "64,128", "--repeat", "2", "--set", "precision=fp32"],
+         {"size": ["64", "128"], "repeat": "2", "precision": "fp32"}),
+        (["a-suite-of-the-leader", "--set", "size=64"], {"size": "64"}),
+    ],
+)  # fmt: skip
+def test_parameters_are_flags_as_in_run(words: list[str], overrides: dict[str, Any]) -> None:
+    with server((201, {}, JOB)) as (url, heard):
+        done = CliRunner().invoke(submit_verb.command, [*words, "--leader", url])
+    assert done.exit_code == 0, done.output
+    ((*_, body),) = heard.requests
+    assert (json.loads(body)["suite"], json.loads(body)["overrides"]) == (words[0], overrides)
+
+
+def test_flags_of_what_is_not_known_here_are_refused() -> None:
+    done = CliRunner().invoke(submit_verb.command, ["gem", "--size", "256", "--leader", "http://127.0.0.1:9"])
+    assert isinstance(done.exception, InputError)
+    assert (done.exception.code, done.exception.suggestion) == ("unknown-suite-or-benchmark", "gemm")
 
 
 def test_a_refusal_is_not_sent_again() -> None:

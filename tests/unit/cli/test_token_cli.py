@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli import token
+from paceline.core.errors import InputError
 from paceline.service.api.tokens import Scope, make
 from paceline.store import open_store
-from paceline.store.queue import AuditRow
 from paceline.store.store import Store
 
 DAY = timedelta(days=1)
@@ -54,7 +54,7 @@ def test_each_token_says_whether_it_holds(store: Store) -> None:
     assert lines["fresh"].split() == ["read", "valid", "until", *lines["fresh"].split()[-3:]]
     assert lines["lasting"].split() == ["read", "valid", "for", "ever"]
     assert lines["old"].split() == ["read", "expired", "since", "2020-01-02", "12:30", "UTC"]
-    assert lines["unwanted"].split()[:3] == ["-", "revoked", "since"]
+    assert lines["unwanted"].split()[:3] == ["read", "revoked", "since"]
 
     told = listed(store)
     assert [(one["state"], one["since"]) for one in told.values()][:3] == [
@@ -63,9 +63,9 @@ def test_each_token_says_whether_it_holds(store: Store) -> None:
         ("expired", (began + DAY).isoformat()),
     ]
     assert told["old"]["expires_at"] == told["old"]["since"]
-    (entry,) = store.queue.audited()
-    assert (told["unwanted"]["state"], told["unwanted"]["since"]) == ("revoked", entry.at.isoformat())
-    assert told["unwanted"]["scopes"] == [], "it may do nothing"
+    revoked = {row.name: row.revoked_at for row in store.queue.tokens()}["unwanted"]
+    assert revoked is not None
+    assert (told["unwanted"]["state"], told["unwanted"]["since"]) == ("revoked", revoked.isoformat())
 
 
 def test_a_token_that_is_made_again_is_not_called_revoked(store: Store) -> None:
@@ -75,10 +75,59 @@ def test_a_token_that_is_made_again_is_not_called_revoked(store: Store) -> None:
     assert [(name, one["state"]) for name, one in listed(store).items()] == [("ann", "valid")]
 
 
-@pytest.mark.parametrize(("outcome", "states"), [("204", ["revoked"]), ("404", []), ("403 forbidden", [])])
-def test_what_was_revoked_over_the_network_counts_if_it_was(store: Store, outcome: str, states: list[str]) -> None:
-    with store.queue.writing("note who did what") as writing:
-        writing.note(AuditRow(datetime.now(UTC), "admin", "DELETE /api/v1/tokens/ann", "ann", outcome))
-        writing.note(AuditRow(datetime.now(UTC), "admin", "POST /api/v1/tokens", "bob", "201"))
-    assert [one["state"] for one in listed(store).values()] == states
-    assert asked(store, "list").endswith("There are no tokens: a leader answers its own machine alone.\n")
+def test_the_list_says_who_is_let_in_when_no_token_is_valid(store: Store) -> None:
+    assert asked(store, "list") == "There are no tokens: a leader answers its own machine alone.\n"
+    add(store, "ann")
+    asked(store, "revoke", "ann")
+    assert asked(store, "list").splitlines()[-1] == (
+        "No token is valid: a leader lets nobody in until `paceline token create` makes one."
+    )
+
+
+def test_the_token_of_a_follower_is_valid_for_ever_and_says_where_it_belongs(store: Store) -> None:
+    made = CliRunner().invoke(
+        token.command, ["create", "bravo", "--scope", "follower", "--store", str(store.location.path)]
+    )
+    assert "on the machine 'bravo', for `paceline follower --own-token-file FILE`" in made.stderr
+    assert "From now on every follower needs a token" in made.stderr
+    second = CliRunner().invoke(
+        token.command, ["create", "charlie", "--scope", "follower", "--store", str(store.location.path)]
+    )
+    assert "From now on" not in second.stderr
+    assert [one["expires_at"] for one in listed(store).values()] == [None, None]
+    assert asked(store, "list").splitlines()[-1] == (
+        "There are no tokens of people: a leader answers its own machine alone."
+    )
+
+
+def test_a_follower_and_a_person_cannot_have_one_name(store: Store) -> None:
+    asked(store, "create", "bravo", "--scope", "follower")
+    asked(store, "revoke", "bravo")
+    done = CliRunner().invoke(token.command, ["create", "bravo", "--store", str(store.location.path)])
+    assert isinstance(done.exception, InputError) and done.exception.code == "token-of-another-kind"
+    asked(store, "create", "bravo", "--scope", "follower")
+
+
+def test_a_token_has_the_quotas_that_it_is_made_with_until_it_is_given_others(store: Store) -> None:
+    asked(store, "create", "ann", "--max-queued", "5", "--machine-hours", "1.5")
+    assert listed(store)["ann"]["quotas"] == {"max_queued": 5, "machine_hours": 1.5}
+    digests = [row.digest for row in store.queue.tokens()]
+    limited = asked(store, "limit", "ann", "--max-running", "2", "--max-priority", "-10")
+    assert limited == "The token 'ann' has max running 2, max priority -10\n"
+    assert listed(store)["ann"]["quotas"] == {"max_running": 2, "max_priority": -10}
+    assert [row.digest for row in store.queue.tokens()] == digests, "it is the same token"
+    assert asked(store, "limit", "ann") == "The token 'ann' has no quotas\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("create", "boss", "--scope", "admin", "--max-queued", "5"), "quota-of-admin"),
+        (("create", "bravo", "--scope", "follower", "--max-queued", "5"), "quota-of-follower"),
+        (("limit", "nobody", "--max-queued", "5"), "unknown-token"),
+        (("revoke", "nobody"), "unknown-token"),
+    ],
+)
+def test_a_quota_that_would_bind_nobody_is_refused(store: Store, words: tuple[str, ...], code: str) -> None:
+    done = CliRunner().invoke(token.command, [*words, "--store", str(store.location.path)])
+    assert isinstance(done.exception, InputError) and done.exception.code == code

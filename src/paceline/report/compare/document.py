@@ -8,18 +8,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from paceline.analysis.compare.limits import Undecided, Violation
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
-from paceline.analysis.compare.verdicts import (
-    RESOLVED,
-    Comparison,
-    ComparisonRow,
-    ComparisonVerdict,
-    Mean,
-    Pairing,
-    Undecided,
-    Violation,
-)
+from paceline.analysis.compare.verdicts import RESOLVED, Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing
 from paceline.analysis.figures import shortened
 from paceline.core.metric import Better
 from paceline.core.uncertainty import SEPARATE, Level
@@ -33,6 +25,7 @@ from paceline.report.text import heading, humanize, one_line, when
 NAMED = 8  # cases that a sentence can hold
 MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
 MOST_DRAWN = 40  # ratios in the chart
+LEVEL = 0.0005  # parts from a mean of 1 that no words have
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
 _WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
 _TIMES = ("s", "ms", "µs", "us", "ns")
@@ -89,17 +82,35 @@ def remedy(row: ComparisonRow, *, is_paired: bool = False) -> str:
     unit = "round" if is_paired else row.ratio.level.value
     if row.ratio.interval is None and is_paired:
         return "measure more rounds"
+    if any(row.published):
+        return _remedy_of_published(row)
     if row.ratio.interval is None:
         if _unit_of(row) == "run":
             return f"repeat with at least {SEPARATE} runs of each side within an hour"
         return f"repeat with both sides in one session, or with at least {SEPARATE} sessions of each"
-    needed = row.units_needed
-    many = f"about {needed}" if needed else "more than 1,000"
-    return f"{many} {unit}s of each side would show a difference of {RESOLVED:.0%}".replace("%", " %")
+    return f"{_enough(row, unit)} of each side would show a difference of {RESOLVED:.0%}".replace("%", " %")
+
+
+def _remedy_of_published(row: ComparisonRow) -> str:
+    """A published figure cannot be repeated, and comes without its scatter."""
+    if all(row.published):
+        return "measure both sides, as published figures come without their scatter"
+    if row.ratio.interval is None:
+        return f"measure the published side too, or yours in at least {SEPARATE} sessions"
+    many = _enough(row, row.ratio.level.value)
+    return f"measure the published side too: {many} of each would show a difference of {RESOLVED:.0%}".replace(
+        "%", " %"
+    )
+
+
+def _enough(row: ComparisonRow, unit: str) -> str:
+    return f"about {row.units_needed} {unit}s" if row.units_needed else f"more than 1,000 {unit}s"
 
 
 def _unit_of(row: ComparisonRow) -> str:
     """What each side has one of, where nothing can be decided: runs, unless those of a session are several."""
+    if all(row.published):
+        return "published figure"
     return "run" if row.ratio.runs == (1, 1) else row.ratio.level.value
 
 
@@ -193,7 +204,7 @@ def _mean_words(mean: Mean) -> str:
     if mean.interval is not None and not mean.is_change:
         largest = max(mean.interval.high, 1 / mean.interval.low) - 1
         return f"any difference larger than {percent(largest)} ruled out"
-    return gain_words(mean.value, "better", "worse")
+    return "equal" if abs(mean.value - 1) < LEVEL else gain_words(mean.value, "better", "worse")
 
 
 def violation_words(violation: Violation) -> str:
@@ -204,8 +215,8 @@ def violation_words(violation: Violation) -> str:
     row = violation.row
     sure = f", {between(row.ratio.interval)}" if row.ratio.interval else ", no interval"
     return one_line(
-        f"{violation.limit}: {violation.label}: {metric_words(row)} ratio {ratio(row.ratio.value)}{sure}: "
-        f"{change_words(row)} [{against}]"
+        f"{violation.limit}: {violation.label}: {metric_words(row)} {verdict_words(row)} "
+        f"(ratio {ratio(row.ratio.value)}{sure}) [{against}]"
     )
 
 
@@ -430,7 +441,7 @@ def _levels(pairing: Pairing) -> Iterator[str]:
             "earlier runs of the case on this machine show it either, a ratio has no interval."
         )
         if pairing.means and pairing.means[0].interval is None:
-            together = gain_words(pairing.means[0].value, "better", "worse")
+            together = _mean_words(pairing.means[0])
             yield f"That all cases together are {together} may be a shift of the session as well as a change."
 
 

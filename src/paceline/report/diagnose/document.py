@@ -216,7 +216,7 @@ def _unseen(diagnosis: Diagnosis) -> list[Section]:
     ]
     headers = ("Component", "Metrics", "Spread", "In all its metrics", "In one alone")
     note = (
-        "The smallest loss of which nine of ten would have been found. Spread is the standard deviation between "
+        "The smallest loss of which four of five would have been found. Spread is the standard deviation between "
         "healthy nodes, of the middle metric. A loss in all metrics of a component is seen sooner than one in a single "
         "metric, of which the steadiest and the least steady are given."
     )

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.core.errors import InputError
+from paceline.core.json_text import parse_json
 from paceline.core.record import Record
 from paceline.core.run import Run, RunRecords
 from paceline.report.export import Export
@@ -29,8 +30,8 @@ def render(records: RunRecords) -> str:
 def is_ours(first_line: str) -> bool:
     """Whether a file that begins with this line was written by `render`."""
     try:
-        document = json.loads(first_line)
-    except (ValueError, RecursionError):
+        document = parse_json(first_line)
+    except ValueError:
         return first_line.startswith('{"run_id":')  # cut off, as on a full disk: `parse` says where
     return isinstance(document, dict) and {"run", "case", "measurements"} <= set(document)
 
@@ -42,7 +43,7 @@ def parse(lines: Iterable[str], name: str) -> list[RunRecords]:
         if not line.strip():
             continue
         try:
-            document: dict[str, Any] = json.loads(line)
+            document: dict[str, Any] = parse_json(line)
             for measurement in document.get("measurements", ()):
                 _restore_nan(measurement)
             run = Run.model_validate(document.pop("run"))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.analysis.figures import unique_labels
-from paceline.analysis.trend.series import commit, fingerprint
 from paceline.core.metric import Better
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
@@ -34,10 +33,13 @@ class Family:
     unit: str
     help: str
     samples: dict[str, float] = field(default_factory=dict)
+    kind: str = "gauge"
 
 
 def render(records: RunRecords) -> str:
     """The whole exposition; its last line is the end mark."""
+    from paceline.analysis.trend.series import commit, fingerprint  # which other formats do without
+
     run = records.run
     sha, _ = commit(run.environment)
     about = {
@@ -52,13 +54,20 @@ def render(records: RunRecords) -> str:
     lines = [
         f"# TYPE {PREFIX}_run info",
         f"# HELP {PREFIX}_run The run that all other values are of.",
-        f"{PREFIX}_run_info{_labels(about)} 1",
+        f"{PREFIX}_run_info{labels_of(about)} 1",
     ]
-    for name, family in _families(records).items():
-        lines += [f"# TYPE {name} gauge"]
+    return exposition(_families(records), lines)
+
+
+def exposition(families: Mapping[str, Family], before: Iterable[str] = ()) -> str:
+    """All families after these lines, and the end mark."""
+    lines = list(before)
+    for name, family in families.items():
+        lines += [f"# TYPE {name} {family.kind}"]
         lines += [f"# UNIT {name} {family.unit}"] if family.unit else []
         lines += [f"# HELP {name} {_escaped(family.help)}"]
-        lines += [f"{name}{labels} {_number(value)}" for labels, value in family.samples.items()]
+        sample = f"{name}_total" if family.kind == "counter" else name
+        lines += [f"{sample}{labels} {_number(value)}" for labels, value in family.samples.items()]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
@@ -66,12 +75,12 @@ def _families(records: RunRecords) -> dict[str, Family]:
     ordered = sorted(records.records, key=lambda record: record.case.index)
     run = records.run
     started = Family("seconds", "When the run started, in seconds since 1970.")
-    started.samples[_labels({"run": run.id})] = run.started_at.timestamp()
+    started.samples[labels_of({"run": run.id})] = run.started_at.timestamp()
     success = Family("", "1 if the case succeeded, 0 if not.")
     families = {f"{PREFIX}_run_started_timestamp_seconds": started, f"{PREFIX}_case_success": success}
     for record, label in zip(ordered, unique_labels([record.case for record in ordered]), strict=True):
         labels = {"run": run.id, "benchmark": record.case.benchmark, "case": label, "target": record.case.target}
-        success.samples[_labels({**labels, "outcome": record.outcome.value})] = float(record.is_success)
+        success.samples[labels_of({**labels, "outcome": record.outcome.value})] = float(record.is_success)
         for measurement in record.measurements:
             _add(families, labels, measurement, record.case.repeat)
     return families
@@ -92,9 +101,9 @@ def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement:
         values.append(("_high", f"upper end of the interval: {text}", interval.high))
     for ending, help_text, value in values:
         samples = families.setdefault(_name(f"{metric.name}{ending}", unit), Family(unit, help_text)).samples
-        key = _labels(labels)
+        key = labels_of(labels)
         # Two metrics whose names differ only in characters that are not allowed here stay two.
-        samples[key if key not in samples else _labels({**labels, "metric": metric.name})] = value * scale
+        samples[key if key not in samples else labels_of({**labels, "metric": metric.name})] = value * scale
 
 
 def _name(metric: str, unit: str) -> str:
@@ -104,7 +113,8 @@ def _name(metric: str, unit: str) -> str:
     return f"{name}_value" if not unit and name.rpartition("_")[2] in _RESERVED else name
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def labels_of(labels: Mapping[str, str]) -> str:
+    """Labels as a sample has them."""
     text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
     return f"{{{text}}}" if text else ""
 

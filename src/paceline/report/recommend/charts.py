@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from paceline.analysis.recommend.choice import Option, OptionStanding, Recommendation
 from paceline.core.quantity import show_count
-from paceline.report.charts import TEXT, Bar, Chart, bars, coloured, framed, latency_scale, layer, quantity, slo_lines
+from paceline.report.bars import Bar, bars
+from paceline.report.charts import TEXT, Chart, coloured, framed, latency_scale, layer, quantity, slo_lines
 from paceline.report.numbers import MS, show_usd, show_value
 from paceline.report.recommend.words import score_name, score_text
 from paceline.report.style import INK, LINES, MUTED, WIDTH, Spec
@@ -60,7 +61,10 @@ def _scattered(advice: Recommendation) -> Chart | None:
     texts = _placed(pairs, limits, right, lambda latency: _height(latency, span, is_log=is_log))
     drawn = list(dict.fromkeys(value["case"] for value in values))
     order = [name for name in coloured_names if name in drawn] + [OTHERS] * (OTHERS in drawn)
-    colour = coloured(order, [MUTED if name == OTHERS else LINES[at] for at, name in enumerate(order)])
+    # Hollow points alone leave the legend without a filled symbol.
+    hollow = None if any(value["sure"] for value in values) else {"symbolStrokeWidth": 2}
+    colours = [MUTED if name == OTHERS else LINES[at] for at, name in enumerate(order)]
+    colour = coloured(order, colours, style=hollow)
     line = place | {"color": colour, "detail": {"field": "configuration"}, "order": {"field": "load"}}
     loads = [value for value in values if value["load"] is not None]
     point = place | {
@@ -78,8 +82,15 @@ def _scattered(advice: Recommendation) -> Chart | None:
         offset: Spec = {"dx": 2, "dy": BELOW} if is_below else {"dx": BESIDE, "dy": 0}
         layers.append(layer("text", place | {"text": TEXT}, some, **style, **offset))
     title = f"{percentile} over throughput"
-    about = "further right and lower is better; a diamond is the choice, hollow ones do not surely meet the SLO"
-    notes = ["What is labelled costs so many US dollars for 1,000."] if any(one.per_thousand for one in options) else []
+    diamond = "a diamond is the choice, " if any(value["chosen"] for value in values) else ""
+    about = f"further right and lower is better; {diamond}hollow ones do not surely meet the SLO"
+    notes = (
+        ["What is labelled costs so many US dollars for 1,000."] if any("USD" in one["text"] for one in texts) else []
+    )
+    unknown = sum(percentile not in option.point.readings for option in advice.weighed)
+    if unknown:
+        points = "1 load is" if unknown == 1 else f"{unknown} loads are"
+        notes.append(f"{points} not drawn: {percentile} is not known there.")
     return Chart(
         spec=framed(title, about, width=WIDTH, height=HEIGHT, layer=layers),
         title=f"{title}: {advice.work}",

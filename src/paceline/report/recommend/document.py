@@ -22,7 +22,12 @@ from paceline.report.recommend.words import at_load, lacks, missed, show_latency
 from paceline.report.text import heading, listed
 
 MOST_REJECTED = 12
-_MEETS = {OptionStanding.SURE: "surely", OptionStanding.UNCERTAIN: "uncertain", OptionStanding.BROKEN: "no"}
+_MEETS = {
+    OptionStanding.SURE: "surely",
+    OptionStanding.UNCERTAIN: "uncertain",
+    OptionStanding.DOUBTFUL: "doubtful",
+    OptionStanding.BROKEN: "no",
+}
 _FIGURES = ("throughput", *PERCENTILES, ERRORS, "usd_per_1000", "usd_per_hour", "joules", "co2_grams")
 COLUMNS = (
     "work", "rank", "configuration", "machine", "load", "searched", "keeps", "unit", "replicas",
@@ -49,7 +54,9 @@ def _block(advice: Recommendation, top: int) -> Block:
         kinds, run = ", ".join(best.point.warnings), best.point.runs[-1]
         warnings.append(f"{best.label} was measured with warnings: {kinds}; see `paceline report {run}`.")
     for option in advice.uncertain:
-        warnings += [f"{option.label}{at_load(option)} is uncertain: {missed(miss)}." for miss in option.misses]
+        warnings += [
+            f"{option.label}{at_load(option)} is {_MEETS[option.standing]}: {missed(miss)}." for miss in option.misses
+        ]
     rejected = [f"{option.label}{at_load(option)}: {lacks(option, advice)}." for option in advice.ranking.rejected]
     left_out = [f"{entry.label}: {entry.reason}." for entry in advice.left_out]
     texts = (
@@ -95,7 +102,8 @@ def _columns(advice: Recommendation, shown: Sequence[Option]) -> tuple[Column, .
         columns.append(Column.of("Failed", [percent(reading.value) if reading else "" for reading in errors]))
     if any(option.per_thousand for option in shown):
         cells = [show_usd(option.per_thousand.value) if option.per_thousand else "" for option in shown]
-        columns.append(Column.of("USD /1000", cells, leads=by == "cost" and question.rate is None))
+        is_of_rate = question.rate is not None  # then the cost of an hour says it
+        columns.append(Column.of("USD /1000", cells, leads=by == "cost" and not is_of_rate, widest=is_of_rate))
     joules = [option.point.energy.reading.value if option.point.energy else None for option in shown]
     if any(value is not None for value in joules):
         cells = [show_value(value, "J") if value is not None else "" for value in joules]
@@ -222,6 +230,7 @@ def _option(option: Option, advice: Recommendation) -> dict[str, Any]:
                 "standing": miss.standing.name.lower(),
                 "reading": _reading(miss.reading) if miss.reading else None,
                 "lighter_load": miss.lighter,
+                "would_decide": miss.undecided or None,
             }
             for miss in option.misses
         ],

@@ -10,7 +10,8 @@ from paceline.analysis.figures import Reading
 from paceline.analysis.leaderboard import Board, Entry
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
-from paceline.report.charts import Bar, bars
+from paceline.core.uncertainty import SEPARATE
+from paceline.report.bars import Bar, bars
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export.csv import csv_text
 from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
@@ -45,7 +46,8 @@ def headline(board: Board) -> str:
     if len(leaders) > 1:
         others = listed([name(entry, board) for entry in leaders[1:]])
         if all(len(entry.runs) == 1 for entry in leaders):
-            return f"{leader}; that it is ahead of {others} cannot be decided from one run each."
+            repeat = f"repeat with at least {SEPARATE} runs of each"
+            return f"{leader}; that it is ahead of {others} cannot be decided from one run each: {repeat}."
         return f"{leader}; {others} cannot be told apart from it."
     second = next((entry for entry in board.entries if entry.place > 1), None)
     if second is None:
@@ -124,7 +126,7 @@ def _block(board: Board, top: int) -> Block:
     if len(shown) > 1:
         drawn = []
         for entry in shown[:MOST_BARS]:
-            text = show(entry.reading, board) + (", uncertain" if entry.warnings else "")
+            text = show(entry.reading, board) + (", with warnings" if entry.warnings else "")
             drawn.append(Bar(name(entry, board), entry.reading, text, WARNING if entry.warnings else ACCENT))
         sections.append(Section(items=(bars(title, better, drawn),)))
     sections.append(Section(items=(Table(_columns(board, shown, title)),)))

@@ -24,8 +24,10 @@ def headline(advice: Recommendation) -> str:
         return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, advice)}."
     several = f"{best.replicas} replicas of " if best.replicas and best.replicas > 1 else ""
     figures = _figures(best, advice)
-    if best.standing is OptionStanding.UNCERTAIN:
-        return f"Nothing surely meets {slo}; {several}{best.label} perhaps does: {figures}."
+    if best.worst is not None:
+        perhaps = "perhaps do" if several else "perhaps does"
+        verb = perhaps if best.standing is OptionStanding.UNCERTAIN else "cannot be ruled out"
+        return f"Nothing surely meets {slo}; {several}{best.label} {verb}: {figures}; {best.worst.undecided}."
     tied = ""
     if advice.changes.tied:
         tied = f"; it cannot be told apart from {listed(advice.changes.tied)}"
@@ -52,8 +54,9 @@ def why(advice: Recommendation) -> list[str]:
     if best is None:
         return []
     considered = len(advice.ranking.options) + len(advice.ranking.rejected)
+    rate = f"{'meets it at' if advice.sure else 'has'} the highest rate"
     superlative = {
-        "goodput": "meets it at the highest rate" if advice.is_served else "is the fastest",
+        "goodput": rate if advice.is_served else "is the fastest",
         "cost": "costs least",
         "energy": "takes the least energy",
         "latency": "answers soonest",
@@ -63,7 +66,7 @@ def why(advice: Recommendation) -> list[str]:
         perhaps = f", perhaps by {len(advice.uncertain)} more" if advice.uncertain else ""
         lines.append(
             f"The SLO is surely met by {len(advice.sure)} of {considered} configurations{perhaps}; "
-            f"of the {'sure' if advice.sure else 'uncertain'} ones, this one {superlative}."
+            f"of the {best.standing.name.lower()} ones, this one {superlative}."
         )
     elif considered > 1:
         lines.append(f"Of {considered} configurations this one {superlative}.")
@@ -87,21 +90,22 @@ def what_if(advice: Recommendation) -> list[str]:
     """What would change the choice."""
     changes, best = advice.changes, advice.best
     lines = []
-    if changes.rival is not None and best is not None:
+    is_same = changes.rival and changes.unsure and changes.rival.option.point is changes.unsure.point
+    if changes.rival is not None and best is not None and not is_same:
         lines += _rival(best, changes.rival, advice)
     if changes.unsure is not None and best is not None:
         other = changes.unsure
         name = "The same" if other.key == best.key else other.label
+        score = score_text(other.score, advice)
         lines.append(
-            f"{name}{at_load(other)} would be better ({score_text(other.score, advice)}) if it surely met the "
-            f"SLO: {missed(other.misses[0])}. Measure it longer."
+            f"{name}{at_load(other)} would be better ({score}) if it surely met the SLO: {lacks(other, advice)}."
         )
     for flip in changes.tighter:
         choice = f" {_to(flip)}" if flip.label else ", nothing that was measured meets the SLO"
         lines.append(f"With {_name(flip.metric)} below {_value(flip.metric, flip.limit)}{choice}.")
     for flip in changes.looser:
         if best is None:
-            word = "perhaps" if flip.standing is OptionStanding.UNCERTAIN else "surely"
+            word = "perhaps" if flip.standing.is_open else "surely"
             lines.append(f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word} qualify.")
         else:
             within = ", though within their uncertainty" if flip.is_tied else ""
@@ -156,8 +160,8 @@ def _fleet(best: Option, rate: float, unit: str) -> str:
 def _rival(best: Option, rival: Rival, advice: Recommendation) -> list[str]:
     other, question = rival.option, advice.question
     if other.standing is not best.standing:
-        return [f"Next is {other.label}, which only perhaps meets the SLO: {missed(other.misses[0])}."]
-    lead = f"Next is {other.label} ({score_text(other.score, advice)})"
+        return [f"Next is {other.label}, of which it is open whether it meets the SLO: {lacks(other, advice)}."]
+    lead = f"Next is {other.label} with {score_text(other.score, advice)}"
     if rival.relation == "tied":
         lines = [f"{lead}: their intervals overlap, so that the two cannot be told apart by this."]
         name = question.percentile
@@ -184,15 +188,14 @@ def _rival(best: Option, rival: Rival, advice: Recommendation) -> list[str]:
 
 
 def _to(flip: Flip) -> str:
-    only = ", which only perhaps meets it" if flip.standing is OptionStanding.UNCERTAIN else ""
+    only = ", which only perhaps meets it" if flip.standing.is_open else ""
     return f"the choice is {flip.label}{only}"
 
 
 def lacks(option: Option, advice: Recommendation) -> str:
     """Why an option is not recommended."""
-    worst = sorted(option.misses, key=lambda miss: (-miss.standing, -miss.excess))
-    if worst:
-        return missed(worst[0])
+    if option.worst is not None:
+        return missed(option.worst)
     if advice.question.by == "cost":
         return option.point.no_price
     energy = advice.question.by == "energy"
@@ -200,20 +203,25 @@ def lacks(option: Option, advice: Recommendation) -> str:
 
 
 def missed(miss: Miss) -> str:
-    """A bound that was, or may be, broken, with the figures."""
-    if miss.reading is None:
-        return miss.why if miss.metric in COSTS else f"{_name(miss.metric)} is not known: {miss.why}"
-    allowed = _value(miss.metric, miss.limit)
-    measured = f"{_name(miss.metric)} is {_value(miss.metric, miss.reading.value)}"
+    """A bound that is broken, or of which that is open, with the figures and what would decide it."""
+    allowed, reading = _value(miss.metric, miss.limit), miss.reading
+    decide = f"; {miss.undecided}" if miss.undecided else ""
+    if reading is None:
+        return miss.why if miss.metric in COSTS else f"{_name(miss.metric)} is not known: {miss.why or miss.undecided}"
+    if reading.is_limit:
+        searched = _bound(miss.metric, reading.value)
+        return f"its search was for {searched}{decide or f' and says nothing of {allowed}'}"
+    measured = f"{_name(miss.metric)} is {_value(miss.metric, reading.value)}"
     if miss.standing is OptionStanding.BROKEN:
         beyond = f", {percent(miss.excess - 1)} above" if 1 < miss.excess < 100 else ", above"
         return f"{measured}{beyond} {allowed}"
     if miss.lighter is not None:
-        return f"{measured}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}"
-    if miss.reading.high is None:
-        return f"{measured}, but how high it may be is {miss.undecided or 'not known'}"
-    more = f"; {miss.undecided}" if miss.undecided else ""
-    return f"{measured}, but may be as high as {_value(miss.metric, miss.reading.high)}{more}"
+        return f"{measured}, but a lighter load of {show_count(miss.lighter)}/s broke {allowed}{decide}"
+    is_within = miss.standing is OptionStanding.UNCERTAIN
+    end = reading.high if is_within else reading.low
+    if end is None:
+        return f"{measured}, but how {'high' if is_within else 'low'} it may be is not known{decide}"
+    return f"{measured}, but may be as {'high' if is_within else 'low'} as {_value(miss.metric, end)}{decide}"
 
 
 def score_name(advice: Recommendation) -> str:

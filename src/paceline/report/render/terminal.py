@@ -11,11 +11,12 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from paceline.report.document import Cell, Document, Finding, Lines, Medium, Section, Table, Tone, shown
+from paceline.report.document import Cell, Column, Document, Finding, Lines, Medium, Section, Table, Tone, shown
 from paceline.report.text import clean, one_line, plain
 
 WIDTH = 100
 WIDE = 200
+LONGEST_WORD = 13  # letters that a table does not break
 LEAST = 80  # a narrower terminal breaks long lines by itself: ugly, but a table loses no column and no half of a number
 _COLOURS = {Tone.WARNING: "bold yellow", Tone.BAD: "bold red"}
 _LINES = {  # indent and style
@@ -121,12 +122,15 @@ class Printer:
         is_shared = bool(groups) and all(column.numeric for column in columns)
         if is_shared:
             drawn.add_column(", ".join((groups[0].header, *(one.header.lower() for one in groups[1:]))), no_wrap=True)
-        for column in columns:
+        least = [self.least_width(column) for column in columns]
+        has_room = sum(least) + 3 * (len(least) - 1) <= self.console.width
+        for column, width in zip(columns, least, strict=True):
             drawn.add_column(
                 self.text(column.short or column.header),
                 justify="right" if column.numeric else "left",
                 no_wrap=column.numeric or bool(groups),
                 overflow="fold",
+                min_width=width if has_room and not column.numeric else None,
                 style="bold" if column.leads else "",
             )
         last = ""
@@ -143,6 +147,13 @@ class Printer:
             last = group
             drawn.add_row(*row)
         return drawn
+
+    def least_width(self, column: Column) -> int:
+        """Letters that a column takes: numbers stay whole, and so do words of usual length."""
+        texts = [column.short or column.header, *(self.cell(cell).plain for cell in column.cells)]
+        if column.numeric:
+            return max(map(len, texts))
+        return max((len(word) for text in texts for word in text.split() if len(word) <= LONGEST_WORD), default=1)
 
     def cell(self, cell: Cell) -> Text:
         """One cell in its style."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from paceline.analysis.summary import CaseRow, sampled
+from paceline.core.benchmark import size_parameters
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
@@ -71,7 +72,7 @@ def _items(row: CaseRow) -> Iterator[Item]:
     facts = {name: value for name, value in record.facts.items() if name != "trace"}
     blocks: dict[str, Any] = {
         "Parameters, after defaults": {"benchmark": case.benchmark, "target": case.target, "ranks": case.ranks}
-        | dict(case.parameters),
+        | {name: _parameter(case.benchmark, name, value) for name, value in case.parameters.items()},
         "The attempt": attempt,
     }
     yield Pairs(blocks | ({"Facts": facts} if facts else {}), is_blocks=True)
@@ -79,6 +80,12 @@ def _items(row: CaseRow) -> Iterator[Item]:
         yield Table.of_lines(
             ("What", "Before", "After"), changes(record.conditions), 1, "Conditions before and after", is_folded=True
         )
+
+
+def _parameter(benchmark: str, name: str, value: Any) -> Any:
+    """A number that is called a size is one in bytes only where the benchmark says so: an edge of a matrix is not."""
+    is_count = name in ("size", "sizes") and isinstance(value, int | list) and name not in size_parameters(benchmark)
+    return show_fact(value) if is_count else value
 
 
 def changes(conditions: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -52,8 +52,8 @@ def write(records: RunRecords, folder: str | Path, *, ceilings: KnownCeilings | 
 def chart_files(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> list[ChartFile]:
     """The charts in the order of the page; their names begin with their place, so that no two are the same."""
     page = document(records, Medium.HTML, ceilings=ceilings)
-    # The charts of samples are drawn without a specification that holds their data.
-    charts = [(chart, chart.title, _rows_of(chart)) for chart in page.charts if not chart.svg]
+    # Samples are drawn anew, of more cases than a page shows and with their data.
+    charts = [(chart, chart.title, _rows_of(chart)) for chart in page.charts if chart.rows or not chart.svg]
     charts += list(_of_samples(summarize_run(records, ceilings)))
     digits = len(str(len(charts)))
     return [
@@ -80,6 +80,8 @@ def _of_samples(summary: RunSummary) -> Iterator[tuple[Chart, str, Rows]]:
 
 def _rows_of(chart: Chart) -> Rows:
     """What the chart draws; of several sets of data each row tells its own."""
+    if chart.rows:
+        return list(chart.rows)
     sets = [rows for rows in _data_in(chart.spec) if rows]
     if len(sets) == 1:
         return sets[0]

@@ -24,6 +24,7 @@ from paceline.core.quantity import show_count, show_duration
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.core.stats import SKEWED
+from paceline.core.tails import NOT_DECIDABLE
 from paceline.report import vega
 from paceline.report.charts import Chart, draw_png, stacked
 from paceline.report.document import Block, Card, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
@@ -45,6 +46,7 @@ HIGHLIGHTS = 3  # that one sentence can hold
 # Cases that a terminal and a page list: a page of thousands would be too large to open. Markdown has all of them.
 LISTED = {Medium.TERMINAL: 100, Medium.HTML: 500}
 ALL_IN_FULL, SOME_IN_FULL = 300, 100  # cases that a page shows in full: all of so many, or of more so many
+MOST_OPEN = 12  # loads whose SLO is open
 MOST_INSTANCES = 4  # cases with a warning that are not folded
 
 
@@ -94,8 +96,11 @@ def document(
     sections = [
         *_results(summary, listed, medium),
         *report_sections(summary),
+        Section(
+            "SLOs that are open, and what would decide them", tuple(_open_slos(summary)), Tone.WARNING, "open-slos"
+        ),
         Section("Warnings, and what to do", tuple(_warnings(summary, medium)), Tone.WARNING, "warnings"),
-        Section("Did not succeed", tuple(_failed(summary)), Tone.BAD, "failed"),
+        Section("Did not succeed", tuple(_failed(summary, medium)), Tone.BAD, "failed"),
         Section("Not possible here", tuple(_impossible(summary, medium)), Tone.WARNING, "impossible"),
     ]
     if medium is Medium.TERMINAL and summary.not_run:
@@ -111,7 +116,7 @@ def document(
             environment = Pairs(run.environment.model_dump(mode="json", exclude_none=True), is_blocks=True)
         sections += [_cases(summary, len(listed)), Section("Environment", (environment,), key="environment")]
         if run.command:
-            sections.append(Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command"))
+            sections.append(Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command-line"))
     took = f"took {show_duration((run.ended_at - run.started_at).total_seconds())}" if run.ended_at else ""
     # Where files lie is a fact of their own cases; a page is about what computes.
     names = [row.record.subject.device for row in summary.rows if row.case.category != Category.STORAGE]
@@ -165,6 +170,18 @@ def answer(summary: RunSummary) -> str:
     }
     parts += [f"{len(cases)} {text}" for text, cases in counted.items() if cases]
     return one_line("; ".join(parts) + ".")
+
+
+def _open_slos(summary: RunSummary) -> Iterator[Item]:
+    """Loads whose requests leave it undecided; of a single one the answer has said it."""
+    lines = [
+        f"{row.label}: {text.removeprefix(NOT_DECIDABLE).removeprefix(': ')}"
+        for row in summary.measured
+        if (text := serving.slo_undecided(row)) and (summary.total > 1 or row.figure("capacity"))
+    ]
+    more = [f"{len(lines) - MOST_OPEN} more"] if len(lines) > MOST_OPEN else []
+    if lines:
+        yield Lines((*lines[:MOST_OPEN], *more))
 
 
 def _leader(summary: RunSummary) -> str:
@@ -307,12 +324,13 @@ def _warnings(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
             yield Finding(kind.kind, todo=kind.remedies, instances=instances, fold=fold)
 
 
-def _failed(summary: RunSummary) -> Iterator[Finding]:
+def _failed(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
     for row in summary.failed:
+        remedy = row.remedy("in its details below" if medium is Medium.HTML else "")
         cause, outcome = row.record.cause, row.record.outcome.value
         rank = f" (rank {cause.rank})" if cause and cause.rank is not None else ""
         message = cause.message + rank if cause else "no cause was recorded"
-        yield Finding(row.label, (message,), (row.remedy,) if row.remedy else (), outcome, case_key(row))
+        yield Finding(row.label, (message,), (remedy,) if remedy else (), outcome, case_key(row))
     for case in summary.not_run:
         yield Finding(case.title or case.benchmark, status="not run", medium=Medium.FILES)
 
@@ -321,9 +339,9 @@ def _impossible(summary: RunSummary, medium: Medium) -> Iterator[Finding | Lines
     """What a machine cannot do has few remedies; they are said once, except in Markdown, whose lists stand alone."""
     for row in summary.impossible:
         cause = row.record.cause.message if row.record.cause else "no cause was recorded"
-        todo = (row.remedy,) if row.remedy and medium is Medium.MARKDOWN else ()
+        todo = (row.remedy(),) if row.remedy() and medium is Medium.MARKDOWN else ()
         yield Finding(row.label, (cause,), todo, link=case_key(row))
-    remedies = tuple(dict.fromkeys(row.remedy for row in summary.impossible if row.remedy))
+    remedies = tuple(dict.fromkeys(remedy for row in summary.impossible if (remedy := row.remedy())))
     yield Lines(remedies, Tone.TODO, Medium.TERMINAL | Medium.HTML)
 
 

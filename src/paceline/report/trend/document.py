@@ -12,10 +12,12 @@ import numpy as np
 from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeries
 from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
+from paceline.core.quantity import show_interval
 from paceline.report.charts import TEXT, Chart, framed, layer, quantity, stacked
-from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
+from paceline.report.document import Block, Cell, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
-from paceline.report.numbers import axis_scale, half_width, percent, share, show_at, show_value
+from paceline.report.numbers import axis_scale, percent, share, show_at, show_value
+from paceline.report.run.columns import interval_column
 from paceline.report.style import ACCENT, INK, MUTED, Spec
 from paceline.report.text import heading, humanize, one_line, when
 
@@ -416,12 +418,13 @@ def _runs_around(series: TrendSeries) -> Section:
     places = [place for place in range(len(series.points)) if any(at - AROUND <= place < at + AROUND for at in ends)]
     points = [series.points[place] for place in places]
     unit = series.metric.unit
-    widths = [half_width(point.interval.relative(point.value)) if point.interval else "" for point in points]
+    intervals = [show_interval(one.value, one.interval, lambda end: show_value(end, unit)) for one in points]
+    header, cells = interval_column([Cell(text) for text in intervals])
     columns = (
         Column.of("Run", [point.run_id for point in points], numeric=False),
         Column.of("Started", [when(point.started_at) for point in points], numeric=False),
         Column.of("Value", [show_value(point.value, unit) for point in points], leads=True),
-        Column.of("±", [width.removeprefix("± ") for width in widths]),
+        Column.of(header, [cell.text for cell in cells]),
         Column.of("Level", [show_value(series.levels[place], unit) for place in places]),
         Column.of("Commit", [commit_of(point) for point in points], numeric=False),
         Column.of("Environment", [point.fingerprint for point in points], numeric=False),

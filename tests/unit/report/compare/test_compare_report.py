@@ -6,15 +6,21 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import Comparison, Limit, compare, undecided, violations
+from paceline.analysis.compare.limits import Limit, undecided, violations
+from paceline.analysis.compare.matching import Matched, Side
+from paceline.analysis.compare.sides import compare
+from paceline.analysis.compare.significance import Ratio
+from paceline.analysis.compare.verdicts import Broken, Comparison, ComparisonRow, Mean, Pairing
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
+from paceline.core.stats import Interval
+from paceline.core.uncertainty import Level
 from paceline.report.charts import draw_png
 from paceline.report.compare import document as pages
 from paceline.report.compare.document import (
@@ -124,8 +130,8 @@ def test_files_for_programs_have_the_same_figures(planted: Comparison) -> None:
 
 def test_a_violation_is_one_clear_line(planted: Comparison) -> None:
     slower, gone = (violation_words(one) for one in violations(planted, [Limit.parse("throughput<0.97")]))
-    assert slower.startswith("throughput<0.97: train bert-large bf16: throughput ratio 0.950, 0.9")
-    assert "5.0 % slower" in slower
+    assert slower.startswith("throughput<0.97: train bert-large bf16: throughput slower by 4.9 to 5.")
+    assert "(ratio 0.950, 0.9" in slower
     assert gone.startswith("train detr bf16: did not succeed any more (out-of-memory")
 
 
@@ -183,6 +189,86 @@ def test_every_verdict_has_one_of_few_forms(
 ) -> None:
     (row,) = one_row(better, unit, before, after).rows
     assert (pages.verdict_words(row), pages.remedy(row)) == (sentence, remedy)
+
+
+def literal_row(
+    interval: tuple[float, float] | None,
+    *,
+    label: str = "train x",
+    published: tuple[bool, bool] = (False, False),
+    units: int = 1,
+    is_significant: bool = False,
+) -> ComparisonRow:
+    """A rate that is a third higher on the new side."""
+    ends = Interval(low=interval[0], high=interval[1], confidence=0.95) if interval else None
+    return ComparisonRow(
+        label=label,
+        category="training",
+        metric=Metric(name="throughput", unit="images/s", better=Better.HIGHER),
+        scope="",
+        at={},
+        ratio=Ratio(
+            *(90.0, 120.0, 120.0 / 90.0, ends, 0.02 if ends else None, 2.0, 0.2 if ends else None),
+            *(Level.SESSION, (units, units), (units, units), 0.0009),
+        ),
+        parts=(units, units),
+        samples=(units, units),
+        warnings=((), ()),
+        is_significant=is_significant,
+        published=published,
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "is_paired", "sentence", "remedy"),
+    [
+        (literal_row(None, units=2), True, "cannot be decided from 2 rounds", "measure more rounds"),
+        (
+            *(literal_row((0.9, 1.1)), True, "cannot be decided: 10.0 % slower to 10.0 % faster"),
+            "about 5 rounds of each side would show a difference of 5 %",
+        ),
+        (
+            *(literal_row(None, published=(True, True)), False, "cannot be decided from one published figure each"),
+            "measure both sides, as published figures come without their scatter",
+        ),
+        (
+            *(literal_row(None, published=(True, False)), False, "cannot be decided from one run each"),
+            "measure the published side too, or yours in at least 3 sessions",
+        ),
+        (
+            *(literal_row((0.9, 1.1), published=(True, False)), False),
+            "cannot be decided: 10.0 % slower to 10.0 % faster",
+            "measure the published side too: about 5 sessions of each would show a difference of 5 %",
+        ),
+    ],
+)
+def test_rounds_and_published_figures_have_remedies_of_their_own(
+    row: ComparisonRow, is_paired: bool, sentence: str, remedy: str
+) -> None:
+    assert (pages.verdict_words(row), pages.remedy(row, is_paired=is_paired)) == (sentence, remedy)
+
+
+def test_the_answer_of_many_cases_has_a_part_for_each_verdict() -> None:
+    rows = (
+        literal_row((1.3, 1.4), label="a", is_significant=True),
+        literal_row((1.2, 1.5), label="b", is_significant=True),
+        literal_row((0.99, 1.02), label="c"),
+        literal_row(None, label="d"),
+    )
+    mean = Mean("", 4, 1.1, Interval(low=0.98, high=1.03, confidence=0.95))
+    empty = Side("main", ())
+    broken = (Broken("e", "new", True, "out-of-memory"),)
+    pairing = Pairing(empty, Side("new", ()), Matched((), (), ()), (), broken, rows=rows, means=(mean,))
+    assert answer(pairing) == (
+        "2 of 4 better (most of all a, faster by 30.0 to 40.0 %); in 1 any difference larger than 2.0 % is ruled out; "
+        "1 cannot be decided from one run each: repeat with at least 3 runs of each side within an hour; "
+        "1 succeeded on one side only; any difference larger than 3.0 % ruled out on the geometric mean "
+        "(0.980 to 1.030)."
+    )
+    unsure = replace(pairing, rows=rows[2:], broken=(), means=(Mean("", 2, 1.1, None),))
+    assert answer(unsure).endswith("; 10.0 % better on the geometric mean, which is not decided.")
+    level = replace(unsure, means=(Mean("", 2, 1.0004, None),))
+    assert answer(level).endswith("; equal on the geometric mean, which is not decided.")
 
 
 def test_sides_in_one_session_each_are_asked_to_share_one() -> None:

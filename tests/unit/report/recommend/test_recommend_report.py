@@ -181,8 +181,14 @@ def test_a_board_says_who_leads_and_by_how_much() -> None:
     (lower,) = boards(again(literal_run()), Prices({}), metric="step_time")
     assert leaderboard.headline(lower) == "fp16: 100 ms, 50.0 % below fp32."
     (once,) = boards([literal_run()], Prices({}), text="resnet50")
-    undecided = "fp16: 320 images/s; that it is ahead of fp32 cannot be decided from one run each."
-    assert leaderboard.headline(once) == undecided
+    assert leaderboard.headline(once) == (
+        "fp16: 320 images/s; that it is ahead of fp32 cannot be decided from one run each: "
+        "repeat with at least 3 runs of each."
+    )
+    level = literal_run()
+    level.records[1].measurements = level.records[0].measurements
+    (tied,) = boards(again(level), Prices({}), text="resnet50")
+    assert leaderboard.headline(tied) == "fp16: 320 images/s; fp32 cannot be told apart from it."
     far = literal_run()
     times = Measurement.of_samples(STEP_TIME, [80.0] * 20)
     far.records[1].measurements = [Measurement.of_rate(throughput("images/s"), 32, times), times]

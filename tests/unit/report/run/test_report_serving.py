@@ -230,3 +230,16 @@ def test_an_slo_that_is_open_says_what_would_decide_it() -> None:
     column = next(column for column in section_of(run).columns if column.key == "slo")
     assert (column.cells[0].text, column.cells[0].note) == ("open", text)
     assert answer(summarize_run(run)).endswith(f"; SLO {text}.")
+
+
+def test_loads_whose_slo_is_open_are_listed_with_what_would_decide_each() -> None:
+    run = rates_run()
+    load = run.records[0].load
+    assert load is not None
+    undecided = {"slo_met": None, "slo_missed_because": "", "slo_undecided": "not decidable yet: 1,400 more requests"}
+    first = run.records[0].model_copy(update={"load": load.model_copy(update=undecided)})
+    text = to_markdown(run.model_copy(update={"records": [first, *run.records[1:]]}))
+    head, _, rest = text.partition("SLOs that are open, and what would decide them\n")
+    assert ", 1 not decidable yet" in head
+    assert rest.strip().splitlines()[0].endswith("torch max\\_batch=8 poisson 50/s p99≤50ms: 1,400 more requests")
+    assert "SLOs that are open" not in to_markdown(run)

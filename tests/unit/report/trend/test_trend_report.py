@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from paceline.analysis.trend.series import History, history
+from paceline.core.stats import Interval
 from paceline.report.charts import Chart, draw_png, draw_svg
-from paceline.report.document import Document
+from paceline.report.document import Document, Section
 from paceline.report.render import html as render_html
 from paceline.report.render import terminal
 from paceline.report.trend import document as trend
@@ -149,3 +151,17 @@ def test_hostile_names_are_text_everywhere() -> None:
     assert "\x1b[31m" not in shown(trend.text_document(told))
     assert draw_png(trend.picture(told), scale=0.2).startswith(b"\x89PNG")
     json.loads(trend.to_json(told))
+
+
+def test_a_skewed_interval_of_a_run_is_shown_from_low_to_high() -> None:
+    series = history(runs_of({"resnet50": levels(30, (20, 1.08))}), "step_time").series[0]
+    first = series.points[20]
+    skewed = replace(first, value=0.1, interval=Interval(low=0.095, high=0.16, confidence=0.95))
+    points = (*series.points[:20], skewed, *series.points[21:])
+    text = render_text(trend._runs_around(replace(series, points=points)))
+    assert "95 to 160 ms" in text
+    assert "95 to 160 ms" not in render_text(trend._runs_around(series))
+
+
+def render_text(section: Section) -> str:
+    return " ".join(cell.text for table in section.items for column in table.columns for cell in column.cells)

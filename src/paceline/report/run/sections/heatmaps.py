@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Coordinate, HeatMap, HeatmapCell, heat_maps
 from paceline.analysis.summary import RunSummary
+from paceline.core.benchmark import size_parameters
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
@@ -49,7 +50,10 @@ def _sentence(one: HeatMap) -> str:
     values = sorted((abs(best.figure.value), abs(worst.figure.value)))
     factor = f", {values[1] / values[0]:.3g} times as good as at {_place(one, worst)}" if values[0] > 0 else ""
     missing = [cell for cell in one.missing if cell.missing != NO_CASE]
-    lost = f"; {len(missing)} of {len(one.cells)} places did not succeed" if missing else ""
+    blank = sum(cell.row is not None and cell.row.ok for cell in missing)
+    failed, metric = len(missing) - blank, humanize(one.metric.name)
+    lost = f"; {failed} of {len(one.cells)} places did not succeed" if failed else ""
+    lost += f"; {blank} of {len(one.cells)} {'has' if blank == 1 else 'have'} no {metric}" if blank else ""
     what = f"{heading(humanize(one.metric.name))} of {_work(one)}{_same(one)}"
     figure = show_value(best.figure.value, one.metric.unit)
     return one_line(f"{what} is best at {_place(one, best)}: {figure}{factor}{lost}.")
@@ -68,15 +72,23 @@ def _same(one: HeatMap) -> str:
 
 
 def _place(one: HeatMap, cell: HeatmapCell) -> str:
-    return f"{_axis(one.x)} {_shown(one.x, cell.x)}, {_axis(one.y)} {_shown(one.y, cell.y)}"
+    return f"{_axis(one.x)} {_shown_x(one, cell.x)}, {_axis(one.y)} {_shown_y(one, cell.y)}"
 
 
 def _axis(name: str) -> str:
     return humanize(name.rpartition(".")[2])
 
 
-def _shown(axis: str, value: Coordinate) -> str:
-    is_size = axis == "size" and isinstance(value, int | float) and value >= 65536
+def _shown_x(one: HeatMap, value: Coordinate) -> str:
+    return _shown(one.benchmark, one.x, value)
+
+
+def _shown_y(one: HeatMap, value: Coordinate) -> str:
+    return _shown(one.benchmark, one.y, value)
+
+
+def _shown(benchmark: str, axis: str, value: Coordinate) -> str:
+    is_size = axis == "size" and axis in size_parameters(benchmark)
     return show_coordinate(axis, value) if is_size or isinstance(value, str) else f"{value:g}"
 
 
@@ -100,13 +112,13 @@ def _notes(one: HeatMap) -> Iterator[str]:
 
 
 def _table(one: HeatMap) -> Table:
-    headers = (f"{_axis(one.y)} \\ {_axis(one.x)}", *(_shown(one.x, value) for value in one.xs))
+    headers = (f"{_axis(one.y)} \\ {_axis(one.x)}", *(_shown_x(one, value) for value in one.xs))
     width = len(one.xs)
     lines = []
     for index, y in enumerate(one.ys[:MOST_LINES]):
         cells = one.cells[index * width : (index + 1) * width]
         texts = (show_value(cell.figure.value, one.metric.unit) if cell.figure else cell.missing for cell in cells)
-        lines.append((_shown(one.y, y), *texts))
+        lines.append((_shown_y(one, y), *texts))
     title = f"{heading(humanize(one.metric.name))}, every place"
     return Table.of_lines(headers, lines, 1, title if _is_drawn(one) else "", is_folded=_is_drawn(one))
 
@@ -119,8 +131,8 @@ def _chart(one: HeatMap) -> Chart:
     best = one.measured[0]
     values = [
         {
-            "x": _shown(one.x, cell.x),
-            "y": _shown(one.y, cell.y),
+            "x": _shown_x(one, cell.x),
+            "y": _shown_y(one, cell.y),
             "shade": _shade(cell, span, one.metric.better),
             "text": show_count(cell.figure.value / scale) if cell.figure else _SHORT.get(cell.missing, cell.missing),
             "missing": cell.figure is None,
@@ -129,7 +141,10 @@ def _chart(one: HeatMap) -> Chart:
         for cell in one.cells
     ]
     lines: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
-    columns, rows = [_shown(one.x, value) for value in one.xs], [_shown(one.y, value) for value in one.ys]
+    columns, rows = (
+        [_shown_x(one, value) for value in one.xs],
+        [_shown_y(one, value) for value in one.ys],
+    )
     edge: Spec = {"type": "ordinal", "sort": None}
     x = edge | {"field": "x", "scale": {"domain": columns}, "axis": {"title": _axis(one.x), "orient": "top", **lines}}
     y = edge | {"field": "y", "scale": {"domain": rows}, "axis": {"title": _axis(one.y), **lines}}

@@ -43,6 +43,13 @@ def test_the_answer_is_the_best_place() -> None:
     )
 
 
+def test_a_case_without_the_figure_did_succeed() -> None:
+    run = flat_run(3, 2)
+    run.records[0] = run.records[0].model_copy(update={"measurements": [Measurement.of_value(rate("other"), 1e9)]})
+    (part,) = parts(run)
+    assert part.sentence.endswith("; 1 of 6 has no bandwidth.")
+
+
 def test_every_place_has_its_figure_or_its_cause() -> None:
     (part,) = parts(grid_run())
     assert part.table is not None
