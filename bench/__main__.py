@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import leader_load, live_leader, overlap
+from bench import flood, leader_load, live_leader, overlap, soak
 from bench.analysis import analysis_ratios
 from bench.load import load_ratios
 from bench.ratio import Ratio
@@ -129,7 +129,13 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "analysis": analysis_ratios,
     "training": training_ratios,
 }
-LONG = {"live-leader": live_leader.main, "leader-load": leader_load.main, "overlap": overlap.main}
+LONG = {
+    "live-leader": live_leader.main,
+    "leader-load": leader_load.main,
+    "overlap": overlap.main,
+    "soak": soak.print_soak,
+    "flood": flood.print_flood,
+}
 
 if __name__ == "__main__":
     main()

@@ -55,7 +55,7 @@ def test_a_full_disk_loses_no_record(sandbox: Sandbox, room: int) -> None:
     assert [record.outcome for record in ended(said)] == [Outcome.OK] * CASES
     assert troubles
     assert all(str(spool) in trouble for trouble in troubles if "keep the record" in trouble)
-    assert str(spool) in troubles[0]
+    assert any(str(spool) in trouble for trouble in troubles)  # samples in flight may be refused before it
     waiting = len(spool.read_text(encoding="utf-8").splitlines())
     assert 0 < waiting <= CASES
     assert said[-1]["event"] == "run_ended"

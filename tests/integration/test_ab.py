@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from support.ceiling import remember_the_ceiling
 from support.cli import Sandbox, events
+from support.embedded import Doubling, running
 from support.repository import commit, repository
 
 SLOW = "import time; time.sleep({})"
@@ -70,6 +75,25 @@ def test_two_commands_are_compared_by_what_they_print(sandbox: Sandbox) -> None:
                         "--higher-is-better", "--within", "0.5%")  # fmt: skip
     assert worse.returncode == 1, worse.stdout + worse.stderr
     assert "B is lower by " in worse.stdout
+
+
+@pytest.mark.long
+@pytest.mark.alone  # requests must be sent in time
+def test_two_servers_are_compared_and_named_by_their_addresses(sandbox: Sandbox) -> None:
+    remember_the_ceiling(sandbox.environment()["XDG_DATA_HOME"])
+    np.savez(sandbox.work / "x.npz", x=np.ones((4, 3), np.float32))
+    load = ("--load.rate", "30", "--load.duration", "2s", "--warm-up", "300ms", "--requests.dataset", "x.npz")
+    served = ("run", "serve", "--model", "generated/fc:layers=1,width=16", "--server.model", "m", *load)
+    with running(Doubling()) as quick, running(Doubling(wait=lambda: time.sleep(0.08))) as slow:
+        one, other = (f"http://127.0.0.1:{server.port}" for server in (quick, slow))
+        done = sandbox.run("ab", one, other, "--rounds", "15", "--", *served, timeout=600)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"url model=m dataset=x.npz poisson 30/s: B is [^:]*slower[^:]* in latency p90, after", text), text
+    assert f"B (server.url={other}) against A (server.url={one})" in text
+    assert f"the sides differ in server.url ({one}, {other})" in text
+    titles = {record.case.title for record in sandbox.load().records}
+    assert all(title.count("127.0.0.1") == 1 for title in titles)
 
 
 def test_rounds_that_do_not_suffice_leave_it_undecided(sandbox: Sandbox) -> None:
@@ -148,6 +172,7 @@ def test_what_was_interrupted_goes_on(sandbox: Sandbox) -> None:
         (("steps=4", "steps=[4, 5]", "--", "run", "nap"), "the sides make 1 and 2 cases"),
         (("duration=1ms", "duration=2ms", "--", "run", "nap", "--repeat", "2"), "--repeat does not go with ab"),
         (("A=1", "A=2", "--rounds", "5", "run", "nap", "--steps", "3"), "follows --"),
+        (("http://a:1", "http://b:1", "--", "run", "serve", "--load.rate", "9"), "write --server.model NAME after run"),
         (("echo 1", "echo 2", "--budget", "soon"), "--budget: 'soon' is not a duration"),
         (("echo 1", "echo 2", "--metric-from", "x(.*)"), "printed nothing that matches 'x(.*)'"),
     ],

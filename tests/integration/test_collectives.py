@@ -153,7 +153,7 @@ def test_a_wrong_element_over_mpi_is_silent_corruption(sandbox: Sandbox, mpirun:
 def test_ranks_under_mpirun_end_with_a_case_that_takes_too_long(sandbox: Sandbox, mpirun: str) -> None:
     case = {"benchmark": "collective", "backend": "mpi", "ranks": 2, "budget": "10min", "warm_up": "10min"}
     before = set(SHARED_MEMORY.iterdir())
-    (record,) = measured(sandbox, case | {"timeout": "6s"}, code=1)  # and nothing is left behind
+    (record,) = measured(sandbox, case | {"timeout": "12s"}, code=1)  # and nothing is left behind
     assert record.outcome is Outcome.TIMEOUT
     segments = [path for path in set(SHARED_MEMORY.iterdir()) - before if "_segment." in path.name]
     assert [path for path in segments if not is_mapped(path)] == []  # those of others are in use

@@ -208,7 +208,7 @@ def test_an_engine_that_cannot_read_the_model_says_so(make: Start, tmp_path: Pat
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], device: str, code: str) -> None:
     with refused(code, key=f"server.{next(iter(settings))}"):
-        Embedded.check(EmbeddedSettings.read(settings), Need("m", device=device))
+        Embedded.check(EmbeddedSettings.read(settings), Need("resnet18", device=device))
 
 
 @pytest.mark.slow

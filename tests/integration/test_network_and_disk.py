@@ -235,7 +235,7 @@ def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
     port = str(free_port())
     command = [sys.executable, "-m", "paceline.benchmarks.communication._tcp_peer", "--port", port]
     with running(command, port):
-        done = sandbox.run("run", "tcp", "--peer", f"127.0.0.1:{port}", *QUICK, *ALONE)
+        done = sandbox.run("run", "tcp", "--remote-host", f"127.0.0.1:{port}", *QUICK, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert only(sandbox).facts["engine"] == "own"
     assert only(sandbox).measurement("round_trip_time") is not None
@@ -246,7 +246,7 @@ def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
 def test_a_peer_that_is_iperf3_is_recognised(sandbox: Sandbox) -> None:
     port = str(free_port())
     with running(["iperf3", "--server", "--bind", "127.0.0.1", "--port", port, "--forceflush"], "listening"):
-        done = sandbox.run("run", "tcp", "--peer", f"127.0.0.1:{port}", "--attempts", "3", *QUICK, *ALONE)
+        done = sandbox.run("run", "tcp", "--remote-host", f"127.0.0.1:{port}", "--attempts", "3", *QUICK, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     record = only(sandbox)
     assert record.facts["engine"] == "iperf3"
@@ -258,7 +258,7 @@ def test_a_peer_that_is_iperf3_is_recognised(sandbox: Sandbox) -> None:
 def test_hosts_are_told_apart_and_a_closed_port_fails_the_case(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as first, socket.create_server(("127.0.0.1", 0)) as second:
         open_ports = [f"127.0.0.1:{one.getsockname()[1]}" for one in (first, second)]
-        done = sandbox.run("run", "tcp", "--hosts", ",".join(open_ports), "--attempts", "5", *ALONE)
+        done = sandbox.run("run", "tcp", "--endpoints", ",".join(open_ports), "--attempts", "5", *ALONE)
         assert done.returncode == 0, done.stdout + done.stderr
         record = only(sandbox)
         for label in open_ports:
@@ -266,7 +266,7 @@ def test_hosts_are_told_apart_and_a_closed_port_fails_the_case(sandbox: Sandbox)
             assert connect is not None
             assert len(connect.samples) == 5
         closed = f"127.0.0.1:{free_port()}"
-        done = sandbox.run("run", "tcp", "--hosts", f"{open_ports[0]},{closed}", "--attempts", "5", *ALONE)
+        done = sandbox.run("run", "tcp", "--endpoints", f"{open_ports[0]},{closed}", "--attempts", "5", *ALONE)
     assert done.returncode == 1
     record = only(sandbox)
     assert record.outcome is Outcome.FAILED

@@ -1,4 +1,7 @@
-"""A leader of a Ray cluster with three nodes: nodes die, one is cut off and returns, and the leader is killed."""
+"""A leader of a Ray cluster with three nodes: some die, one is cut off or refused, and the leader is killed.
+
+Every follower has a token of its own, the leader's one that it makes itself.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 
+from paceline.service.api.tokens import Scope, make
 from paceline.service.jobs import FailureKind, Job, JobState
 from paceline.store import open_store
 from paceline.store.store import Store
@@ -35,6 +39,7 @@ PATIENCE = 150.0  # seconds for any one thing to happen; only what hangs takes s
 NODE = "PACELINE_TEST_NODE"
 HOST = "127.0.0.2"  # of the head; the others count on from there
 PAIR = {"bravo": 3, "charlie": 4}  # the last numbers of their addresses; they are alike, so that they make a gang
+OTHER = {"delta": 5}  # has no token
 LABEL = "pair"
 TWO = {"nodes": 2, "labels": [LABEL]}
 EXCHANGE = {
@@ -59,15 +64,32 @@ class RayCluster:
         return self.sandbox.environment({"PYTHONPATH": paths, "RAY_TMPDIR": str(self.temporary), NODE: node})
 
     def lead(self) -> None:
-        self.leader = subprocess.Popen(
-            [sys.executable, "-m", "support.leader_process", str(self.sandbox.folder), str(self.port)],
-            env=self.environment("home"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with self.log.open("ab") as errors:
+            self.leader = subprocess.Popen(
+                [sys.executable, "-m", "support.leader_process", str(self.sandbox.folder), str(self.port)],
+                env=self.environment("home"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
         self.hear("leading")
+
+    @property
+    def log(self) -> Path:
+        """What the leader complains of."""
+        return self.sandbox.folder / "leader.log"
+
+    def token_file(self, name: str) -> Path:
+        return self.sandbox.folder / f"{name}.token"
+
+    def give_token(self, name: str) -> None:
+        """A token of its own, in place of an earlier one."""
+        token, row = make(name, Scope.FOLLOWER, None)
+        with open_store(self.sandbox.folder / "store.db") as store, store.queue.writing("make a token") as writing:
+            writing.put_token(row)
+        self.token_file(name).write_text(token)
 
     def hear(self, word: str) -> None:
         """Read on until the leader says this; Ray may say things in between."""
@@ -97,9 +119,10 @@ class RayCluster:
         begun = datetime.fromtimestamp(psutil.Process(self.followers[name].pid).create_time(), UTC)
         return any(row.id == name and row.seen_at > begun for row in store.queue.followers())
 
-    def follow(self, name: str) -> None:
+    def follow(self, name: str, token_of: str | None = None) -> None:
         options = ["--leader", f"{HOST}:{self.port}", "--token-file", str(self.sandbox.folder / "ray-token")]
-        own = f"127.0.0.{PAIR[name]}"
+        options += ["--own-token-file", str(self.token_file(token_of or name))]
+        own = f"127.0.0.{(PAIR | OTHER)[name]}"
         with (self.sandbox.folder / f"{name}.log").open("wb") as output:
             self.followers[name] = subprocess.Popen(
                 [
@@ -140,6 +163,8 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
     temporary = Path(tempfile.mkdtemp(prefix="paceline-ray-", dir="/tmp"))  # a socket's path may not be long
     sandbox = Sandbox(tmp_path_factory.mktemp("ray"))
     made = RayCluster(sandbox, _free_port(), temporary)
+    for name in PAIR:
+        made.give_token(name)
     try:
         yield made
     finally:
@@ -246,6 +271,45 @@ def test_a_gang_that_loses_a_node_tells_so_and_is_whole_once_that_is_back(
 
 
 @pytest.mark.long
+def test_a_revoked_follower_is_shut_out_alone_under_any_name(ray_cluster: RayCluster, store: Store) -> None:
+    cluster, name = ray_cluster, "watched"
+    cluster.submit(name, naps("1s", "30s"), needs={"labels": [LABEL]})
+    wait_for("a record", lambda: _records(store, name, 0))
+    (revoked,) = kept(store, name).followers
+    (other,) = set(PAIR) - {revoked}
+    with store.queue.writing("revoke a token") as writing:
+        writing.revoke_token(revoked)
+    wait_for("the loss", lambda: losses(store, revoked, [name]))
+    assert losses(store, revoked, [name])[0].startswith(f"follower {revoked} is refused: its token was revoked on ")
+    assert _records(store, name, 0) == 1, "what it had delivered stays"
+    wait_for("the job elsewhere", lambda: kept(store, name).followers == (other,))
+
+    cluster.submit("next", naps("100ms"), needs={"labels": [LABEL]})
+    cluster.follow("delta", token_of=revoked)
+    wait_for("the refusal", lambda: "follower delta is refused: it has no token of its own" in cluster.log.read_text())
+    cluster.kill("delta")
+    wait_for("the end of both jobs", lambda: not unfinished(store))
+    assert [kept(store, one).state for one in (name, "next")] == [JobState.SUCCEEDED] * 2
+    for one in (name, "next"):
+        assert store.queue.events(one)[-1].kind == "ended"
+        placed = [event.document["followers"] for event in store.queue.events(one) if event.kind == "placed"]
+        assert placed == ([[revoked], [other]] if one == name else [[other]])
+
+    before = datetime.now(UTC)
+    cluster.give_token(revoked)
+
+    def is_back() -> bool:
+        return any(row.id == revoked and row.seen_at > before for row in store.queue.followers())
+
+    wait_for("its return with a new token", is_back)
+
+
+def _records(store: Store, job: str, attempt: int) -> int:
+    runs = kept(store, job).run_ids[attempt : attempt + 1]
+    return sum(len(store.load(run).records) for run in runs if store.has(run))
+
+
+@pytest.mark.long
 def test_every_job_ends_once_whatever_happens_to_the_nodes(ray_cluster: RayCluster, store: Store) -> None:
     cluster = ray_cluster
     names = _submit_twelve(cluster)
@@ -280,7 +344,7 @@ def _submit_twelve(cluster: RayCluster) -> list[str]:
         wanted[f"long-{number}"] = naps("6s", "1s", steps=60), {}
     wanted["fails"] = {"name": "fails", "cases": [{"benchmark": "raises"}, {"benchmark": "nap"}]}, {}
     wanted["refused"] = {"name": "refused", "cases": [{"benchmark": "no-such-thing"}]}, {}
-    wanted["at-home"] = naps("100ms"), {"needs": {"labels": ["home"]}}
+    wanted["with-the-leader"] = naps("100ms"), {"needs": {"labels": ["home"]}}
     for name, (suite, more) in wanted.items():
         cluster.submit(name, suite, **more)
     return list(wanted)

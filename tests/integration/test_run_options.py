@@ -110,6 +110,7 @@ def test_a_dry_run_for_people_has_one_line_per_case_and_stores_nothing(sandbox: 
         ["1", "nap", "duration=0.01"],
         ["2", "nap", "duration=0.02"],
     ]
+    assert done.stderr.startswith("2 cases, about ")
     assert not sandbox.store.exists()
 
 

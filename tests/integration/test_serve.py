@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from paceline.core.record import CauseKind, Outcome, Record
-from paceline.load import calibrate
-from paceline.load.processes import CpuPlacement
+from support.ceiling import remember_the_ceiling
 from support.cli import Sandbox, events, sandbox_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]  # requests must be sent in time
@@ -26,7 +25,6 @@ LONG = 600.0  # seconds; a busy machine starts a server slowly
 COMMON = {"benchmark": "serve", "model": MODEL, "scale": "tiny", "warm_up": "300ms"}
 LIGHT = {"engine": "onnxruntime"}  # starts without torch, for what is not about the engine
 SHORT = ("closed", "single-stream", "offline", "wrong", "port")  # the others take a minute
-CEILING = calibrate.GeneratorCeiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
 OWN_MODEL = """
 import torch
 from paceline.models import Batch, Workload
@@ -54,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 def poisson(place: Sandbox, with_long: bool) -> Record:
     """A load at a fixed rate, asked for by flags alone; with long tests, the load generator is calibrated first."""
     if not with_long:
-        remember_the_ceiling(place)
+        remember_the_ceiling(place.environment()["XDG_DATA_HOME"])
     asked = ("--load.rate", "30", "--load.duration", "2s", "--server.engine", "onnxruntime", "--slo", "{p50: 2s}")
     server = ("--server.max-batch", "4", "--server.max-delay", "1ms", "--warm-up", "300ms", "--price", "3.6")
     model = ("--model", MODEL, "--scale", "tiny")
@@ -68,7 +66,7 @@ def poisson(place: Sandbox, with_long: bool) -> Record:
 @pytest.fixture(scope="module")
 def suite(place: Sandbox, poisson: Record, with_long: bool) -> dict[str, Record]:
     """One run of many cases, good and bad, by name; the load generator was calibrated before."""
-    remember_the_ceiling(place)
+    remember_the_ceiling(place.environment()["XDG_DATA_HOME"])
     place.write("own.py", OWN_MODEL)
     np.savez(place.work / "other.npz", y=np.zeros((3, 16), np.float32))
     with socket.socket() as taken:
@@ -102,16 +100,6 @@ def suite(place: Sandbox, poisson: Record, with_long: bool) -> dict[str, Record]
     assert stored.missing == []
     assert place.left_behind() == []
     return dict(zip(cases, stored.records, strict=True))
-
-
-def remember_the_ceiling(place: Sandbox) -> None:
-    """A calibration that others disturbed is not remembered, so that each case would begin with another."""
-    cores = CpuPlacement.of_machine()
-    key = calibrate._key((cores.load[0], cores.server[0]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_DATA_HOME", place.environment()["XDG_DATA_HOME"])
-        if calibrate._remembered(key) is None:
-            calibrate._remember(key, CEILING)
 
 
 def value(record: Record, name: str, **at: Any) -> float:

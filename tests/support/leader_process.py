@@ -12,6 +12,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from paceline.service.credentials import Credentials
 from paceline.service.engines import ENGINES, EngineOptions
 from paceline.service.jobs import LEASE
 from paceline.service.leader import Leader
@@ -24,8 +25,11 @@ SHORT_LEASE = timedelta(seconds=12)
 def main() -> None:
     folder, ports = Path(sys.argv[1]), [int(port) for port in sys.argv[2:]]
     kind, lease = ("ray", SHORT_LEASE) if ports else ("local", LEASE)
-    engine = ENGINES.get(kind).make(EngineOptions(folder, ("home",), port=(ports or [0])[0]))
     with open_store(folder / "store.db") as store:
+        credentials = Credentials(store.queue.tokens)
+        engine = ENGINES.get(kind).make(
+            EngineOptions(folder, ("home",), port=(ports or [0])[0], credentials=credentials)
+        )
         leader = Leader(store, engine, lease=lease)
         leading = threading.Thread(target=leader.run, daemon=True)
         leading.start()

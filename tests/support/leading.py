@@ -19,7 +19,7 @@ from paceline.core.run import RunRecords
 from paceline.service.api import tokens
 from paceline.service.api.app import create_app
 from paceline.service.api.guard import Limits
-from paceline.service.api.server import bind, make_server
+from paceline.service.api.server import Front, bind, make_server
 from paceline.service.engines.base import Assignment, AttemptReport, FollowerState, Item
 from paceline.service.jobs import JobFailure
 from paceline.service.leader import Leader
@@ -159,6 +159,7 @@ def served_in(
     limits: Limits | None = None,
     is_local: bool = True,
     pages: Callable[[Leader, Store], APIRouter] | None = None,
+    front: Front | None = None,
 ) -> Iterator[Served]:
     """A leader on a store of its own; it takes a step only when a test says so."""
     engine = Puppet()
@@ -167,7 +168,7 @@ def served_in(
         shown = pages(leader, store) if pages is not None else None
         app = create_app(leader, store, is_local=is_local, report=plain_page, pages=shown, limits=limits)
         listening = bind("127.0.0.1", 0)
-        server = make_server(app)
+        server = make_server(app, front)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

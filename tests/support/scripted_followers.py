@@ -87,9 +87,9 @@ class Measured:
     def samples(self, *values: float) -> None:
         self.tell("samples", samples=CaseSamples(case_index=0, attempt=1, metric="step_time", unit="s", values=values))
 
-    def record(self) -> None:
+    def record(self, index: int = 0, outcome: Outcome = Outcome.OK) -> None:
         run_id = self.assignment.run_id
-        record = Record(run_id=run_id, case=case(), outcome=Outcome.OK, started_at=START, seconds=1.0)
+        record = Record(run_id=run_id, case=case(index), outcome=outcome, started_at=START, seconds=1.0)
         self.tell("record", record=record)
 
     def end(self, failure: JobFailure | None = None) -> None:
@@ -120,6 +120,7 @@ class ScriptedEngine:
         self.present = list(followers)
         self.silent: set[str] = set()
         self.draining: set[str] = set()  # take nothing new
+        self.refused: dict[str, str] = {}  # why those are not believed who are not
         self.attempts: dict[str, dict[tuple[str, int], Measured]] = {}
         self.begun: list[tuple[str, str, int]] = []
         self.asked: list[dict[tuple[str, int], int]] = []
@@ -141,6 +142,7 @@ class ScriptedEngine:
                 gpus=gpus,
                 gpu_memory_gib=memory,
                 draining=one in self.draining,
+                refused=self.refused.get(one, ""),
             )
             for one in self.present
         ]

@@ -59,7 +59,7 @@ def a_record(run_id: str = "run-1", index: int = 0, attempt: int = 1, count: int
 
 
 def a_failed_record(run_id: str = "run-1", index: int = 0, attempt: int = 1) -> Record:
-    cause = Cause(kind=CauseKind.ERROR, message="it raised", detail="Traceback\n\x00 ...")
+    cause = Cause(kind=CauseKind.ERROR, message="it raised", detail="Traceback\n  ...")
     return a_record(run_id, index, attempt, outcome=Outcome.FAILED, cause=cause, measurements=[])
 
 
@@ -74,9 +74,12 @@ def a_store(path: Path) -> Path:
 def as_of_first_release(engine: Engine) -> None:
     """Turn a store into what version 0.1.0 would have written."""
     with engine.begin() as connection:
+        connection.execute(text("DROP TABLE quarantine"))
         connection.execute(text("DROP INDEX ix_runs_machine"))
-        for column in ("session", "machine"):
+        for column in ("session", "machine", "pinned", "note"):
             connection.execute(text(f"ALTER TABLE runs DROP COLUMN {column}"))
+        for column in ("quotas", "revoked_at"):
+            connection.execute(text(f"ALTER TABLE tokens DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE records DROP COLUMN description"))
         connection.execute(text("ALTER TABLE records RENAME COLUMN warnings TO doubts"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))

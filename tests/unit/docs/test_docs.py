@@ -28,6 +28,7 @@ from paceline.core.parameters import SPAN
 from paceline.core.record import CauseKind, Outcome, Record
 from paceline.core.suite import Here, Suite, expand
 from paceline.measure import loop
+from paceline.runner.sides import make_side
 from support import docs_markdown as markdown
 from support.cli import Sandbox, ended, events, sandbox_in
 from support.docs_markdown import ROOT
@@ -165,6 +166,8 @@ def test_commands_in_the_texts_are_accepted(page: Path, tmp_path: Path, monkeypa
     for block in markdown.blocks(page, "yml"):  # YAML that is no suite
         assert block.file, f"{page.name}: a block of YAML that is no suite must name its file"
         (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+    for name, text in markdown.files(page).items() if page.parent == GUIDE else ():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     of_plug_in = {"my-matmul", "my-mlp"}  # they are run above
     for line in markdown.commands(page):
         words = shlex.split(line)[1:]
@@ -173,6 +176,8 @@ def test_commands_in_the_texts_are_accepted(page: Path, tmp_path: Path, monkeypa
         outer, inner = words, []
         if "--" in words:  # of ab, what both sides measure
             outer, inner = words[: words.index("--")], words[words.index("--") + 1 :]
+            if "://" in outer[1]:
+                inner += make_side("A", "server", outer[1], inner, None, print).settings
         for part in (outer, inner if inner[:1] == ["run"] else None):
             if part is None:
                 continue
@@ -281,3 +286,8 @@ def _warning_kinds() -> Iterator[str]:
                 for kind in (*named, *node.args[:1]):
                     if isinstance(kind, ast.Constant):
                         yield str(kind.value)
+
+
+def test_the_navigation_has_every_guide_once() -> None:
+    named = re.findall(r"<docs/guide/([\w-]+)>", (ROOT / "docs/site/navigation.txt").read_text())
+    assert sorted(named) == sorted(path.stem for path in (ROOT / "docs/guide").glob("*.md"))
