@@ -21,10 +21,10 @@ LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(
 STAGES := $(BIN)/python tests/stages.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-torch mutants lint bench docs site clean
+.PHONY: help run test test-all test-torch mutants lint bench docs site lock release-check clean
 
 help: ## show this
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 installed = touch $(1) && echo "installed $(1) in $$(($$(date +%s) - $$(cat $(VENV)/.begun))) s"
 
@@ -90,6 +90,26 @@ site: $(VENV)/.site ## the documentation as a site, in build/site; a broken link
 	rm -rf build/site
 	$(BIN)/python -m sphinx -c docs/site -d build/site-cache -W --keep-going -q . build/site
 	@echo 'open build/site/index.html'
+
+lock: $(VENV)/.dev ## give the pins of servers and requirements.lock the hashes that the package index states
+	$(BIN)/python tools/pin_hashes.py
+
+# As a user would install it: what is locked, with hashes; then torch, whose build depends on the machine; then the wheel.
+RELEASE := build/release
+RELEASE_PIP := $(RELEASE)/installed/bin/python -m pip --disable-pip-version-check install --quiet
+release-check: ## build the packages, install them from the lock, write build/sbom.json and audit what it lists
+	rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/tools
+	$(RELEASE)/tools/bin/python -m pip install --quiet build cyclonedx-bom pip-audit
+	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
+	$(PYTHON) -m venv $(RELEASE)/installed
+	$(RELEASE_PIP) --require-hashes --no-deps --requirement requirements.lock
+	$(RELEASE_PIP) --constraint constraints.txt torch
+	$(RELEASE_PIP) --no-deps $(RELEASE)/dist/*.whl
+	$(RELEASE)/installed/bin/python -m pip check
+	$(RELEASE)/installed/bin/paceline --version
+	$(RELEASE)/tools/bin/cyclonedx-py environment $(RELEASE)/installed/bin/python --output-format JSON --output-file build/sbom.json
+	$(RELEASE)/tools/bin/python tools/audit.py build/sbom.json
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import click
-from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 import paceline
 from paceline import models
 from paceline.cli.main import paceline as command_line
-from paceline.core import quantity
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
+from paceline.core.parameter_text import show_default, show_values
 from paceline.core.suite import CaseKeys, Here, expand
 from paceline.models.base import ModelSpec
 from paceline.runner.suite_file import load_suite, shipped
@@ -26,15 +23,6 @@ from paceline.runner.suite_file import load_suite, shipped
 FOLDER = Path(__file__).parent / "reference"
 SUITES = Path(paceline.__file__).parent / "suites"
 WIDTH = 100
-
-_QUANTITIES = {
-    quantity.parse_duration: "duration",
-    quantity.parse_size: "size",
-    quantity.parse_rate: "rate",
-    quantity.parse_fraction: "fraction",
-}
-_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
-_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def main() -> int:
@@ -150,69 +138,10 @@ def _case_count(name: str, gpus: int) -> int:
 
 
 def _fields_table(fields: dict[str, FieldInfo], title: str = "Parameter") -> str:
-    rows = [(f"`{name}`", _values(f), _default(f), f.description or "") for name, f in fields.items()]
-    return _table((title, "Values", "Default", "Meaning"), rows)
-
-
-def _values(field: FieldInfo) -> str:
-    words = _kinds(field.annotation, field.metadata)
-    return " or ".join(dict.fromkeys(words))
-
-
-def _kinds(annotation: Any, metadata: Iterable[Any] = ()) -> list[str]:
-    metadata = list(metadata)
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        inner, *more = get_args(annotation)
-        return _kinds(inner, [*_flattened(more), *metadata])
-    if origin in (Union, types.UnionType):
-        members = [one for one in get_args(annotation) if one is not type(None)]
-        return [word for member in members for word in _kinds(member, metadata)]
-    if origin is list:
-        (inner,) = get_args(annotation)
-        return [f"list of: {word}" for word in _kinds(inner)]
-    if origin is Literal:
-        return [", ".join(f"`{choice}`" for choice in get_args(annotation))]
-    readers = [_QUANTITIES.get(m.func) for m in metadata if isinstance(m, BeforeValidator)]
-    kind = next((reader for reader in readers if reader), _TYPES.get(annotation, getattr(annotation, "__name__", "")))
-    bounds = [
-        f"{sign} {_bound(getattr(m, name), kind)}"
-        for m in metadata
-        for name, sign in _BOUNDS.items()
-        if hasattr(m, name)
+    rows = [
+        (f"`{name}`", show_values(f, choice="`{}`"), show_default(f), f.description or "") for name, f in fields.items()
     ]
-    return [", ".join([kind, *bounds])]
-
-
-def _bound(value: float, kind: str) -> str:
-    if kind == "size":
-        return quantity.show_size(value)
-    return f"{value}" if isinstance(value, int) and value < 1e9 else f"{value:g}"
-
-
-def _flattened(metadata: Iterable[Any]) -> Iterable[Any]:
-    for one in metadata:
-        yield from one.metadata if isinstance(one, FieldInfo) else (one,)
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    default = field.get_default(call_default_factory=True, validated_data={})
-    is_size = "size" in re.findall(r"\w+", _values(field))
-    return _shown(default, is_size)
-
-
-def _shown(default: Any, is_size: bool) -> str:
-    if default is None:
-        return "unset"
-    if isinstance(default, list | tuple):
-        return ", ".join(_shown(one, is_size) for one in default) or "empty"
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, int) and is_size:
-        return quantity.show_size(default)
-    return f"{default:g}" if isinstance(default, float) else f"{default}"
+    return _table((title, "Values", "Default", "Meaning"), rows)
 
 
 def _builder(spec: ModelSpec) -> Any:

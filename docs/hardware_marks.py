@@ -38,6 +38,8 @@ MARKS = {
     "client-limited": ("+", "the server can do more than was sent"),
     "unconfirmed": ("~", "a last load at the rate that was found missed the promise"),
     "shared-core": ("=", "server and load generator on one core"),
+    "escaped": ("^", "processes of the case outlived it, and were ended"),
+    "stray-writes": (">", "the case wrote into the connection to the runner"),
 }
 UNKNOWN = "?"
 
