@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from paceline.service.api import answer_cache
+from paceline.service.api.answer_cache import AnswerCache
 from paceline.store import dashboard_queries
-from paceline.web import site
 from paceline.web.pages import analysis
-from paceline.web.site import AnswerCache
 from support.records import sample_run
 
 
@@ -59,10 +59,10 @@ def test_an_answer_is_worked_out_again_after_a_minute_whatever_the_edition_says(
 
 def test_only_the_latest_questions_are_remembered() -> None:
     worked = Worked()
-    for number in range(site.MOST_ANSWERS + 1):
+    for number in range(answer_cache.MOST_ANSWERS + 1):
         worked.ask(f"question {number}")
     before = worked.times
-    worked.ask(f"question {site.MOST_ANSWERS}")
+    worked.ask(f"question {answer_cache.MOST_ANSWERS}")
     assert worked.times == before
     worked.ask("question 0")
     assert worked.times == before + 1
@@ -100,7 +100,7 @@ def test_the_leaderboard_reads_the_store_once_for_each_edition(visited: Any, mon
         return dashboard_queries.headlines(store)
 
     monkeypatch.setattr(analysis, "headlines", counted)
-    monkeypatch.setattr(site, "_REST", 0.0)
+    monkeypatch.setattr(answer_cache, "_REST", 0.0)
     _keep(visited, "run-a")
     first = visited.json("/leaderboard")
     assert visited.json("/leaderboard?top=5")

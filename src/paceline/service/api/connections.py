@@ -48,7 +48,7 @@ class Gate:
         self._clock = clock
         self._waiting: OrderedDict[Peer, float] = OrderedDict()  # since when, the longest first
         self._busy: OrderedDict[Peer, float] = OrderedDict()
-        self._sockets: dict[Peer, socket.socket] = {}
+        self._sockets: dict[Peer, Accepted] = {}
         self._leaving: set[Peer] = set()
         self._of_address: Counter[str] = Counter()
         self.refused = 0
@@ -61,7 +61,7 @@ class Gate:
         """Whether those that were told to go have to be gone before others come."""
         return len(self._leaving) >= _MOST_LEAVING
 
-    def admit(self, peer: Peer, accepted: socket.socket) -> bool:
+    def admit(self, peer: Peer, accepted: Accepted) -> bool:
         """Count a connection in, if need be in place of another; False if there is no room."""
         address = str(peer[0])
         is_crowded = self._of_address[address] >= self._limits.per_address and address not in self._proxies
@@ -105,8 +105,7 @@ class Gate:
     def _dismiss(self, peer: Peer) -> None:
         self._forget(peer)
         self._leaving.add(peer)
-        with suppress(OSError):  # it has gone by itself
-            self._sockets[peer].shutdown(socket.SHUT_RDWR)
+        self._sockets[peer].dismiss()
 
     def _forget(self, peer: Peer) -> None:
         was_here = self._waiting.pop(peer, None) is not None or self._busy.pop(peer, None) is not None
@@ -117,32 +116,25 @@ class Gate:
                 del self._of_address[address]
 
 
-class Listening(socket.socket):
-    """A listening socket that accepts whom its gate admits."""
+class Accepted(socket.socket):
+    """A connection that can be told to go, and that says when its descriptor is free."""
 
-    gate: Gate | None = None
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection; one that is not admitted is closed, and counts as broken off."""
-        if self.gate is None:
-            return super().accept()
-        if self.gate.is_pausing:
-            raise BlockingIOError
-        plain, peer = super().accept()
-        accepted = _Accepted(plain.family, plain.type, plain.proto, fileno=plain.detach())
-        if not self.gate.admit(peer, accepted):
-            accepted.close()
-            raise ConnectionAbortedError
-        accepted.on_close = lambda: self.gate.leave(peer) if self.gate else None
-        return accepted, peer
-
-
-class _Accepted(socket.socket):
-    """A connection that says when its descriptor is free."""
-
+    on_dismiss: Callable[[], None] | None = None
     on_close: Callable[[], None] | None = None
+
+    def __init__(self, plain: socket.socket) -> None:
+        super().__init__(plain.family, plain.type, plain.proto, fileno=plain.detach())
+
+    def dismiss(self) -> None:
+        """Tell the other end, and whoever reads here, that it is over."""
+        if self.on_dismiss is not None:
+            self.on_dismiss()
+            return
+        with suppress(OSError):  # it has gone by itself
+            self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         super().close()
-        if self.on_close is not None:
-            self.on_close()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()

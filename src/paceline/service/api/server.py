@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import logging
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core.errors import InputError, MissingDependency
 from paceline.core.files import data_directory, private_directory
-from paceline.service.api.connections import ConnectionLimits, Gate, Listening
+from paceline.service.api.connections import ConnectionLimits, Gate
+from paceline.service.api.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     import uvicorn
@@ -114,7 +116,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes any that is free."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        opened = Listening(family, kind)
+        opened = socket.socket(family, kind)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)  # the same address again after a crash
         opened.bind(address)
         opened.listen(_BACKLOG)
@@ -141,6 +143,13 @@ def make_server(app: FastAPI, front: Front | None = None) -> uvicorn.Server:
     gate = Gate(front.limits, front.proxies)
 
     class Protocol(H11Protocol):
+        sent = b""  # before the server had the connection
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in its base
+            super().connection_made(transport)
+            if self.sent:
+                self.data_received(self.sent)
+
         def handle_events(self) -> None:
             super().handle_events()
             self._note()
@@ -159,11 +168,19 @@ def make_server(app: FastAPI, front: Front | None = None) -> uvicorn.Server:
             yield
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            for opened in sockets or ():
-                if isinstance(opened, Listening):
-                    opened.gate = gate
             anyio.to_thread.current_default_thread_limiter().total_tokens = _AT_ONCE
-            await super().startup(sockets)
+            await super().startup([])
+            self.rooms = [WaitingRoom(opened, gate, self._protocol, self.config.ssl) for opened in sockets or ()]
+
+        def _protocol(self, sent: bytes) -> Protocol:
+            made = Protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+            made.sent = sent
+            return made
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for room in self.rooms:
+                room.close()
+            await super().shutdown(sockets)
 
         async def on_tick(self, counter: int) -> bool:
             gate.sweep()
@@ -172,7 +189,7 @@ def make_server(app: FastAPI, front: Front | None = None) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=Protocol,
-        loop="asyncio",  # which accepts by the socket's own method
+        loop="asyncio",
         ws="none",
         log_config=None,
         log_level=logging.ERROR,  # whoever sends rubbish must not fill the log

@@ -18,11 +18,12 @@ from paceline.report.document import Document
 from paceline.report.recommend import leaderboard as leaderboard_report
 from paceline.report.render import html as render_html
 from paceline.report.trend import document as trend_report
+from paceline.service.api.answer_cache import AnswerCache
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Scope
 from paceline.store.dashboard_queries import edition, headlines, metrics
 from paceline.web.pages import Page
-from paceline.web.site import AnswerCache, Site, embedded, templates, wants_json
+from paceline.web.site import Site, embedded, templates, wants_json
 
 MOST_COMPARED = 50  # runs of one side
 MOST_IN_TREND = 500  # runs

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from paceline.core.errors import unknown
+from paceline.service.api.answer_cache import AnswerCache
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import FollowerState
@@ -19,7 +20,7 @@ from paceline.store.dashboard_queries import placements
 from paceline.web.job_history import counted
 from paceline.web.pages import Page
 from paceline.web.pages.queue import FRESH, Machine, machines_of
-from paceline.web.site import AnswerCache, Site
+from paceline.web.site import Site
 
 ON_A_PAGE = 100
 DONE = 50

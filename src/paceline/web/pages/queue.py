@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
+from paceline.service.api.answer_cache import AnswerCache
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Scope
 from paceline.service.engines.base import FollowerState
@@ -19,7 +20,7 @@ from paceline.service.jobs import Job, JobState
 from paceline.service.leader import Leader
 from paceline.web.job_history import CAUSES, counted, needs_words
 from paceline.web.pages import Page
-from paceline.web.site import AnswerCache, Site
+from paceline.web.site import Site
 
 WAITING = 50  # on one page
 MACHINES = 40

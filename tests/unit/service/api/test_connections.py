@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.service.api import connections
-from paceline.service.api.connections import ConnectionLimits, Gate
+from paceline.service.api.connections import Accepted, ConnectionLimits, Gate
 from paceline.service.api.server import Front
 from support.leading import Served, served_in
 
@@ -28,7 +28,8 @@ class Crowd:
         self._ends: dict[tuple[str, int], socket.socket] = {}
 
     def come(self, address: str, port: int) -> bool:
-        ours, theirs = (self._stack.enter_context(closing(one)) for one in socket.socketpair())
+        plain, theirs = (self._stack.enter_context(closing(one)) for one in socket.socketpair())
+        ours = self._stack.enter_context(closing(Accepted(plain)))
         theirs.setblocking(False)
         self._ends[address, port] = theirs
         return self.gate.admit((address, port), ours)
@@ -162,6 +163,35 @@ def test_a_header_that_comes_in_drops_does_not_get_more_time(crowded: Served) ->
             for _ in range(600):
                 slow.sendall(b"X-A: b\r\n")
                 time.sleep(0.05)
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\n\r\n"])
+def test_a_header_may_come_byte_by_byte_and_end_as_the_server_allows(crowded: Served, end: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", crowded.port), timeout=30) as slow:
+        slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        for byte in b"GET /api/v1/health HTTP/1.1\nHost: 127.0.0.1" + end:
+            slow.sendall(bytes([byte]))
+        assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_may_follow_its_header_later(crowded: Served) -> None:
+    with socket.create_connection(("127.0.0.1", crowded.port), timeout=30) as slow:
+        slow.sendall(b"POST /api/v1/validate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n")
+        slow.sendall(b"Content-Length: 2\r\n\r\n{")
+        time.sleep(0.05)
+        slow.sendall(b"}")
+        assert b"HTTP/1.1 200" in slow.recv(1 << 16)
+
+
+def test_who_goes_before_saying_anything_leaves_nothing(crowded: Served) -> None:
+    gate = crowded.app.state.gate
+    for said in (b"", b"GET /"):
+        with socket.create_connection(("127.0.0.1", crowded.port), timeout=30) as short:
+            short.sendall(said)
+    deadline = time.monotonic() + 30
+    while len(gate) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(gate) == 0
 
 
 def test_one_connection_may_be_used_again_and_again(crowded: Served) -> None:
