@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.verdicts.cell import Cell
-from paceline.core.stats import CONFIDENCE, Interval, summarize
+from paceline.core.stats import CONFIDENCE, ENOUGH, Interval, summarize
 
 Floats = NDArray[np.float64]
 
@@ -74,24 +74,30 @@ def cells(replicates: int, seed: int) -> Iterator[Cell]:
                 random = np.random.default_rng([seed, count, round(100 * correlation), SHAPES.index(shape)])
                 case = f"{shape.name}, AR(1) {correlation:g}, {count:,} samples"
                 batches = list(series(shape, correlation, count, replicates, random))
-                yield from coverage(case, batches, shape.mean, shape.median)
+                true_count = count * (1.0 - correlation) / (1.0 + correlation)
+                yield from coverage(case, batches, shape.mean, shape.median, is_enough=true_count >= ENOUGH)
     for count in (500, 1000, 6000):
         yield _stalling(count, replicates, np.random.default_rng([seed, count]))
 
 
-def coverage(case: str, batches: list[Floats], mean: float, median: float) -> Iterator[Cell]:
-    """How often the two intervals of these series hold the truth, and how wide they are."""
+def coverage(case: str, batches: list[Floats], mean: float, median: float, *, is_enough: bool = True) -> Iterator[Cell]:
+    """How often the two intervals of these series hold the truth, and how wide they are.
+
+    Of a process with too few effective samples nothing should be said; what is said of it by luck is counted against
+    all attempts, since it is not a sample of the intervals that people see.
+    """
     summaries = [summarize(samples) for samples in batches]
     means = [one.mean_interval for one in summaries]
     medians = [one.median_interval for one in summaries]
     # Few effective samples have a range instead, and it says how sure it is.
     sure = [one if one is not None and one.confidence >= CONFIDENCE - 1e-9 else None for one in medians]
-    yield _covering("interval of the mean", case, means, mean, [one.mean for one in summaries])
-    yield _covering("interval of the median", case, sure, median, [one.median for one in summaries])
+    yield _covering("interval of the mean", case, means, mean, [one.mean for one in summaries], is_enough)
+    yield _covering("interval of the median", case, sure, median, [one.median for one in summaries], is_enough)
 
 
-def _covering(part: str, case: str, intervals: list[Interval | None], truth: float, estimates: list[float]) -> Cell:
-    """A wrong interval is counted against all attempts: whoever asks, and is shown one, should not be misled."""
+def _covering(
+    part: str, case: str, intervals: list[Interval | None], truth: float, estimates: list[float], is_enough: bool
+) -> Cell:
     shown = [one for one in intervals if one is not None]
     right = sum(one.low <= truth <= one.high for one in shown)
     return Cell(
@@ -102,7 +108,7 @@ def _covering(part: str, case: str, intervals: list[Interval | None], truth: flo
         hits=right,
         tries=len(shown),
         withheld=len(intervals) - len(shown),
-        wrong_of=len(intervals),
+        wrong_of=None if is_enough else len(intervals),
         width=float(np.median([one.high - one.low for one in shown])) if shown else None,
         known_width=2.0 * NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0) * float(np.std(estimates, ddof=1)),
         most_width=MOST_WIDTH,

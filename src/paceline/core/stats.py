@@ -22,6 +22,10 @@ CONFIDENCE = 0.95
 SKEWED = 1.5  # an interval whose one half is this many times as wide as the other is not written as a half-width
 SKEWED_LEAST = 0.02  # of the value: narrower than this, the difference would not be noticed
 ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third of the samples where they are few
+NEAR, LUCK = (
+    3.0,
+    0.3,
+)  # times the least count: so near to it, that it was reached may be luck; what is then added at most
 FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
 WAVES = 1.2  # times the two thirds power of the effective count: so many of the slowest tell the variance of the mean
 LEAST_WAVES = 4
@@ -280,7 +284,16 @@ def _mean_interval(values: NDArray[np.float64], effective: float, confidence: fl
     if stalls.any():
         fewer, more = _stall_reach(values, stalls, confidence)
         below, above = max(below, fewer), max(above, more)
-    return Interval(low=mean - below, high=mean + above, confidence=confidence)
+    doubt = _doubt(effective / min(ENOUGH, n / 3.0))
+    return Interval(low=mean - doubt * below, high=mean + doubt * above, confidence=confidence)
+
+
+def _doubt(ratio: float) -> float:
+    """How much further the ends are where the effective count is only so many times the least.
+
+    Of series that have just enough samples, those that look as if they had more are the ones that show an interval.
+    """
+    return 1.0 + LUCK * max(0.0, 1.0 - math.log(ratio) / math.log(NEAR)) ** 2
 
 
 def _reach(values: NDArray[np.float64], effective: float, confidence: float) -> tuple[float, float]:
