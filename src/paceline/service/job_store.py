@@ -19,7 +19,7 @@ from paceline.service.engines.base import UNREADABLE, AttemptKey, Item
 from paceline.service.jobs import FailureKind, Job, JobEvent, JobState, Lost, Renewed, change
 from paceline.store.queue import Conflict, EventRow, LogRow, QuarantineRow, Writing
 from paceline.store.reader import naming_damage
-from paceline.store.store import Store, is_the_contents_fault, reason
+from paceline.store.store import Store, is_the_contents_fault, refusal
 
 TRIES = 3  # that a report has before what cannot be stored of it is put aside
 UNFINISHED = tuple(state for state in JobState if not state.is_final)
@@ -144,7 +144,7 @@ class JobStore:
                 raise
             refusals = self._refusals[attempt, follower] = self._refusals.get((attempt, follower), 0) + 1
             if refusals < TRIES:
-                message = f"a report of follower {follower} on job '{attempt[0]}' cannot be stored: {reason(error)}"
+                message = f"a report of follower {follower} on job '{attempt[0]}' cannot be stored: {refusal(error)}"
                 raise ReportRefused(message) from error
             stored = store(True)
         self._refusals.pop((attempt, follower), None)
@@ -281,8 +281,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"'{'.'.join(map(str, first['loc']))}': {first['msg']}"
-    name = "" if isinstance(error, PacelineError) else f"{type(error).__name__}: "
-    return clean(name + reason(error))
+    return clean(refusal(error))
 
 
 def _change(writing: Writing, job: Job, event: JobEvent, lease: timedelta) -> Job:

@@ -325,6 +325,13 @@ def reason(error: Exception) -> str:
     return " ".join(message.split())[:MOST_WORDS] or type(error).__name__
 
 
+def refusal(error: Exception) -> str:
+    """Why the store refuses what it was given, first in words and then in the database's own."""
+    if isinstance(error, IntegrityError):
+        return f"it contradicts what the store holds already ({reason(error)})"
+    return reason(error)
+
+
 def remedy(error: Exception, location: Location) -> str:
     """What to do about it."""
     if isinstance(error, IntegrityError):

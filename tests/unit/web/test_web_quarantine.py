@@ -30,7 +30,7 @@ def test_pages_say_that_something_is_in_quarantine_and_why(with_item: Any) -> No
         assert 'could not be stored: see <a href="/quarantine">' in with_item.page(path)
     page = with_item.page("/quarantine")
     assert "1 item in quarantine." in page
-    assert "FOREIGN KEY constraint failed" in page
+    assert "it contradicts what the store holds already (FOREIGN KEY constraint failed)" in page
     item = with_item.page("/quarantine/1")
     assert r"&lt;b&gt;\\x1b[2J" in item
     assert with_item.json("/quarantine/1")["item"]["record"]["case"]["index"] == 7
