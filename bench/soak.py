@@ -6,10 +6,12 @@ somebody prunes the results, once in five days the leader is started again, and 
 
 from __future__ import annotations
 
+import functools
 import http.client
 import logging
 import os
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -230,6 +232,16 @@ class _Front:
         self._server.should_exit = True
         self._thread.join()
         self.leader.close()
+        _forget_routes()
+
+
+def _forget_routes() -> None:
+    """What FastAPI remembers of every route of the process: a leader that is started again is a new process."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fastapi"):
+            for one in list(vars(module).values()):
+                if isinstance(one, functools._lru_cache_wrapper):
+                    one.cache_clear()
 
 
 def _job(name: str, at: datetime) -> Job:
