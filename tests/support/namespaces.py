@@ -1,4 +1,4 @@
-"""Two hosts that are not there: network namespaces joined by a cable that counts what goes through it.
+"""Hosts that are not there: network namespaces, two of them joined by a cable, or several by a switch.
 
 Each knows the other by name, and itself by the loopback, as many distributions set it up.
 """
@@ -83,5 +83,68 @@ def two_hosts() -> Iterator[TwoHosts]:
         yield hosts
     finally:
         for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+            shutil.rmtree(NAMES / name, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class SwitchedHosts:
+    """Namespaces at one switch, each with one interface of a known speed beside its loopback."""
+
+    names: tuple[str, ...]
+    interface: str = "paceline0"
+
+    @property
+    def flags(self) -> list[str]:
+        """What `paceline run` must be told."""
+        return ["--hosts", ",".join(self.names), "--remote-shell", "ip netns exec {host}"]
+
+    def address(self, name: str) -> str:
+        return f"10.78.0.{self.names.index(name) + 1}"
+
+    def limit(self, name: str, rate: str, slow: dict[str, str] | None = None) -> None:
+        """How fast a host sends: to all, and to those that are named."""
+        in_host = ["ip", "netns", "exec", name, "tc"]
+        at = ["dev", self.interface]
+        subprocess.run([*in_host, "qdisc", "del", *at, "root"], check=False, capture_output=True)  # an earlier one
+        commands = [["qdisc", "add", *at, "root", "handle", "1:", "htb", "default", "10"]]
+        for number, (whom, speed) in enumerate({"": rate, **(slow or {})}.items()):
+            kind = ["htb", "rate", speed, "ceil", speed, "burst", "15k", "cburst", "15k"]
+            commands.append(["class", "add", *at, "parent", "1:", "classid", f"1:{number + 10}", *kind])
+            if whom:
+                match = ["u32", "match", "ip", "dst", f"{self.address(whom)}/32", "flowid", f"1:{number + 10}"]
+                commands.append(["filter", "add", *at, "parent", "1:", "protocol", "ip", *match])
+        for words in commands:
+            subprocess.run([*in_host, *words], check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def switched_hosts(count: int) -> Iterator[SwitchedHosts]:
+    """So many namespaces of our own at a switch; skips loudly where they cannot be made."""
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        pytest.skip("ip or tc is not here: apt-get install iproute2")
+    switch = f"pls{os.getpid()}"
+    hosts = SwitchedHosts(tuple(f"paceline-{os.getpid()}-s{number}" for number in range(count)))
+    try:
+        try:
+            for name in (switch, *hosts.names):
+                ip("netns", "add", name)
+            ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here (root can): {error.stderr.strip()}")
+        ip("-n", switch, "link", "set", "bridge0", "up")
+        for number, name in enumerate(hosts.names):
+            end = ("name", hosts.interface, "netns", name, "type", "veth")
+            ip("link", "add", *end, "peer", "name", f"port{number}", "netns", switch)
+            ip("-n", switch, "link", "set", f"port{number}", "master", "bridge0", "up")
+            known = {**{one: hosts.address(one) for one in hosts.names}, "localhost": "127.0.0.1"}
+            (NAMES / name).mkdir(parents=True)
+            (NAMES / name / "hosts").write_text("".join(f"{where} {who}\n" for who, where in known.items()))
+            ip("-n", name, "address", "add", f"{hosts.address(name)}/24", "dev", hosts.interface)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", hosts.interface, "up")
+        yield hosts
+    finally:
+        for name in (switch, *hosts.names):
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
             shutil.rmtree(NAMES / name, ignore_errors=True)

@@ -153,7 +153,7 @@ class HostRanks:
         for node in nodes:
             ranks: dict[int, dict[str, str]] = {0: {}}
             if case.ranks > 1:
-                group = {"GROUP_RANK": str(self._nodes.index(node))}
+                group = {"GROUP_RANK": str(self._nodes.index(node)), "PACELINE_NODE": node.host.address}
                 shape = (self.size, node.slots, self._master, str(port))
                 numbers = [(node.first_rank + local, local) for local in range(node.slots)]
                 ranks = {rank: rank_environment(rank, local, *shape) | group for rank, local in numbers}

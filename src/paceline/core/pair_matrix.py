@@ -1,0 +1,145 @@
+"""Which link, adapter or node is slow, from how fast every pair of ends is.
+
+A pair is as fast as the slowest of three things: its two ends and the link between them. An end that is slow is so
+with everybody, so its level is the middle of its pairs; a link that is slow is slower than both of its ends are with
+others. What is left is noise, and how large it is says what could not have been seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.stats import CONFIDENCE, student_quantile
+
+Floats = NDArray[np.float64]
+Pair = tuple[str, str]  # labels of two ends
+
+WRONGLY = 0.005  # the chance that anything at all is named where all is well
+LEAST = 0.03  # a smaller loss makes nothing slow, however alike the others are
+FEWEST = 4  # ends: with fewer a slow link cannot be told from a slow end
+_MEDIAN = math.sqrt(math.pi / 2.0)  # the error of a median over that of a mean
+_EFFICIENCY = 0.37  # of the median distance, as a measure of spread
+_DEVIATION = 1.4826  # times the median distance from the median, of normal numbers
+SEEN = 0.8  # the part of losses of a size that must be found for the size to count as seen
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What is slower than the others of its kind."""
+
+    kind: str  # node, adapter, link
+    name: str
+    loss: float  # the part of the speed that is missing
+    low: float  # between which the loss is
+    high: float
+
+    def __str__(self) -> str:
+        whom = "with everybody" if self.kind != "link" else "than either end is with others"
+        slower = f"is {self.loss:.0%} slower ({self.low:.0%} to {self.high:.0%})"
+        return f"{self.kind} {self.name} {slower} {whom}"
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """What is slow, the slowest first, and the smallest losses that would have been found."""
+
+    slow: tuple[Slow, ...]
+    noise: float  # of one pair, as a part of its speed
+    seen_end: float
+    seen_link: float
+
+    @property
+    def sentence(self) -> str:
+        """What could be seen, and what was."""
+        unseen = (
+            f"a loss below {self.seen_end:.0%} of an end or {self.seen_link:.0%} of a link would not have been seen"
+        )
+        if not self.slow:
+            return f"No node, adapter or link is slower than the others; {unseen}."
+        return f"{'; '.join(map(str, self.slow))}; {unseen}."
+
+
+def judge_pairs(speeds: Mapping[Pair, float], node_of: Mapping[str, str]) -> PairVerdict | None:
+    """The verdict on pairs of ends, each end belonging to a node; None where there are too few to tell."""
+    ends = sorted({end for pair in speeds for end in pair})
+    if len(ends) < FEWEST:
+        return None
+    place = {end: number for number, end in enumerate(ends)}
+    matrix = np.full((len(ends), len(ends)), np.nan)
+    for (a, b), speed in speeds.items():
+        matrix[place[a], place[b]] = matrix[place[b], place[a]] = math.log(speed) if speed > 0 else np.nan
+    levels = _levels(matrix)
+    expected = np.minimum(levels[:, None], levels[None, :])
+    rows, columns = np.triu_indices(len(ends), 1)
+    known = ~np.isnan(matrix[rows, columns])
+    rows, columns = rows[known], columns[known]
+    apart = matrix[rows, columns] - expected[rows, columns]
+    noise = max(_DEVIATION * float(np.median(np.abs(apart - np.median(apart)))), 1e-4)
+    partners = np.maximum(1, (~np.isnan(matrix)).sum(axis=1))
+    # How large the noise is, is known from the pairs alone, and less well by its median than by its squares.
+    freedom = max(1.0, _EFFICIENCY * (len(rows) - len(ends)))
+    limit = student_quantile(1.0 - WRONGLY / (len(ends) + len(rows)), freedom)
+    error = _MEDIAN * noise / np.sqrt(partners)
+    usual, spread = _usual(levels, error)
+    margin = NormalDist().inv_cdf(SEEN)
+    slow_ends = {
+        ends[number]: _slow("adapter", ends[number], usual - levels[number], float(error[number]))
+        for number in range(len(ends))
+        if usual - levels[number] > max(limit * math.hypot(spread, float(error[number])), -math.log1p(-LEAST))
+    }
+    reach = max(limit * noise, -math.log1p(-LEAST))
+    slow_links = [
+        _slow("link", f"{ends[row]} - {ends[column]}", -float(loss), noise)
+        for row, column, loss in zip(rows, columns, apart, strict=True)
+        if -loss > reach
+    ]
+    found = [*_of_nodes(slow_ends, ends, node_of), *slow_links]
+    return PairVerdict(
+        slow=tuple(sorted(found, key=lambda one: -one.loss)),
+        noise=noise,
+        seen_end=-math.expm1(-(limit + margin) * math.hypot(spread, float(error.max()))),
+        seen_link=-math.expm1(-max(reach + margin * noise, 0.0)),
+    )
+
+
+def _levels(matrix: Floats) -> Floats:
+    """How fast each end is with others: the middle of its pairs, those with ends that are slower still left out."""
+    levels = np.nanmedian(matrix, axis=1)
+    for _ in range(3):
+        others = np.where(levels[None, :] >= levels[:, None] - 0.02, matrix, np.nan)
+        enough = (~np.isnan(others)).sum(axis=1) >= 2
+        levels = np.where(enough, np.nanmedian(np.where(enough[:, None], others, matrix), axis=1), levels)
+    return levels
+
+
+def _usual(levels: Floats, error: Floats) -> tuple[float, float]:
+    """The middle of all ends, and how far good ones differ beyond what noise makes of their levels."""
+    middle = float(np.median(levels))
+    seen = _DEVIATION * float(np.median(np.abs(levels - middle)))
+    return middle, math.sqrt(max(0.0, seen**2 - float(np.median(error)) ** 2))
+
+
+def _slow(kind: str, name: str, loss: float, error: float) -> Slow:
+    reach = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0) * error
+    part, low, high = (-math.expm1(-one) for one in (loss, max(loss - reach, 0.0), loss + reach))
+    return Slow(kind, name, part, low, high)
+
+
+def _of_nodes(slow: Mapping[str, Slow], ends: Sequence[str], node_of: Mapping[str, str]) -> list[Slow]:
+    """A node whose every adapter is slow is slow itself; with one adapter, nobody can tell which of the two."""
+    found: list[Slow] = []
+    for node in dict.fromkeys(node_of[end] for end in slow):
+        members = [end for end in ends if node_of[end] == node]
+        mine = [slow[end] for end in members if end in slow]
+        if len(mine) == len(members):
+            worst = max(mine, key=lambda one: one.loss)
+            found.append(Slow("node", node, worst.loss, worst.low, worst.high))
+        else:
+            found += mine
+    return found
