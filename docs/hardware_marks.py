@@ -39,6 +39,7 @@ MARKS = {
     "unconfirmed": ("~", "a last load at the rate that was found missed the promise"),
     "shared-core": ("=", "server and load generator on one core"),
     "escaped": ("^", "processes of the case outlived it, and were ended"),
+    "slow": ("<", "a node, adapter or link is slower than the others"),
     "stray-writes": (">", "the case wrote into the connection to the runner"),
 }
 UNKNOWN = "?"
