@@ -22,10 +22,8 @@ CONFIDENCE = 0.95
 SKEWED = 1.5  # an interval whose one half is this many times as wide as the other is not written as a half-width
 SKEWED_LEAST = 0.02  # of the value: narrower than this, the difference would not be noticed
 ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third of the samples where they are few
-NEAR, LUCK = (
-    3.0,
-    0.3,
-)  # times the least count: so near to it, that it was reached may be luck; what is then added at most
+NEAR = 2.0  # times the least count: so near to it, that it was reached may be luck
+LUCK = 0.4  # by how much of it an interval is wider then, at most
 FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
 WAVES = 1.2  # times the two thirds power of the effective count: so many of the slowest tell the variance of the mean
 LEAST_WAVES = 4
