@@ -25,6 +25,7 @@ LEAST_CELLS = 6  # fewer are read in the table of cases as well
 LEAST_VALUES = 4
 MOST_VARIED = 8  # parameters; with more the run is a search, not a grid
 PRECISIONS = tuple(BYTES)  # narrowest first
+PAIR = {"one", "other"}  # coordinates of a figure between two ends
 _NO_AXIS = ("timeout", *MeasuringParameters.model_fields)
 _GENERATED = re.compile(r"(generated/\w+):(.+)")
 
@@ -78,6 +79,25 @@ def heat_maps(rows: Sequence[CaseRow], not_run: Iterable[Case] = ()) -> list[Hea
     cases: list[tuple[Case, CaseRow | None]] = [*((row.case, row) for row in rows), *((case, None) for case in not_run)]
     groups = group_by(cases, lambda pair: (pair[0].benchmark, pair[0].target, pair[0].ranks)).values()
     return [made for members in groups if len(members) >= LEAST_CELLS for made in _maps(members)]
+
+
+def pair_maps(rows: Sequence[CaseRow]) -> list[HeatMap]:
+    """A map of each case that measured pairs of ends: both ways are one figure, and nobody is a pair with itself."""
+    made = []
+    for row in rows:
+        figures = [one for one in row.record.measurements if not one.scope and one.at.keys() >= PAIR]
+        metric = figures[0].metric if row.ok and len(figures) >= LEAST_VALUES else None
+        if metric is None:
+            continue
+        pairs = {(one.at["one"], one.at["other"]): one for one in figures if one.metric.name == metric.name}
+        ends = tuple(dict.fromkeys(end for pair in pairs for end in pair))
+        cells = []
+        for y in ends:
+            for x in ends:
+                figure = pairs.get((x, y)) or pairs.get((y, x))
+                cells.append(HeatmapCell(x, y, figure, row, "" if figure else NO_CASE))
+        made.append(HeatMap(row.case.benchmark, "one", "other", ends, ends, metric, (), tuple(cells)))
+    return made
 
 
 def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.heatmap import NO_CASE, NOT_RUN, PRECISIONS, HeatMap, heat_maps
+from paceline.analysis.heatmap import NO_CASE, NOT_RUN, PRECISIONS, HeatMap, heat_maps, pair_maps
 from paceline.analysis.summary import summarize_run
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
@@ -354,3 +354,14 @@ def test_only_a_model_has_knobs() -> None:
         (("note", "generated/fc:layers=2"),),
         (("note", "generated/fc:layers=4"),),
     ]
+
+
+def test_a_case_that_measured_pairs_of_ends_is_a_map_of_its_own() -> None:
+    ends = ["a", "b", "c", "d"]
+    speeds = {(one, other): 10.0 * ends.index(one) + ends.index(other) for one in ends for other in ends if one < other}
+    figures = [Measurement.of_value(RATE, value, at={"one": a, "other": b}) for (a, b), value in speeds.items()]
+    run = run_of([record(case(0, "bench", "pairs"), [Measurement.of_value(RATE, 1.0), *figures])])
+    (found,) = pair_maps(summarize_run(run).rows)
+    assert found.xs == found.ys == tuple(ends)
+    shown = {(one.x, one.y): one.figure.value if one.figure else one.missing for one in found.cells}
+    assert shown == {(a, b): speeds.get((min(a, b), max(a, b)), NO_CASE) for a in ends for b in ends}

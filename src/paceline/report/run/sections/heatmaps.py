@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from paceline.analysis.heatmap import NO_CASE, NOT_RUN, Coordinate, HeatMap, HeatmapCell, heat_maps
+from paceline.analysis.heatmap import NO_CASE, NOT_RUN, PAIR, Coordinate, HeatMap, HeatmapCell, heat_maps, pair_maps
 from paceline.analysis.summary import RunSummary
 from paceline.core.benchmark import size_parameters
 from paceline.core.metric import Better
@@ -72,6 +72,8 @@ def _same(one: HeatMap) -> str:
 
 
 def _place(one: HeatMap, cell: HeatmapCell) -> str:
+    if {one.x, one.y} == PAIR:
+        return f"{cell.x} - {cell.y}"
     return f"{_axis(one.x)} {_shown_x(one, cell.x)}, {_axis(one.y)} {_shown_y(one, cell.y)}"
 
 
@@ -198,7 +200,8 @@ def _description(one: HeatMap) -> str:
 
 
 def _build(summary: RunSummary) -> Section | None:
-    return section_of("heatmap", "Over two parameters", heat_map_parts(heat_maps(summary.rows, summary.not_run)))
+    maps = [*heat_maps(summary.rows, summary.not_run), *pair_maps(summary.rows)]
+    return section_of("heatmap", "Over two parameters", heat_map_parts(maps))
 
 
 SECTION = ReportSection("heatmaps", 40, _build)
