@@ -52,7 +52,7 @@ def test_a_result_is_the_metrics_of_its_case(single: paceline.Result) -> None:
 def test_lists_make_a_sweep(swept: paceline.Result) -> None:
     assert [case.parameters["value"] for case in swept.cases] == ["a", "b"]
     assert [case.title for case in swept.cases] == ["command echo a", "command echo b"]
-    with pytest.raises(KeyError, match="has 2 cases: take one of result.cases"):
+    with pytest.raises(KeyError, match=r"has 2 cases: take one of result\.cases"):
         swept["time"]
     assert swept.cases[0]["time"].value > 0
     assert swept
