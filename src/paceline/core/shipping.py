@@ -29,7 +29,7 @@ def ship(value: object, what: str) -> bytes:
     try:
         import cloudpickle
     except ImportError:
-        message = f"{what} is an object, which goes to a process of its own: pip install 'paceline[python]' first"
+        message = f"{what} is an object, which goes to a process of its own by cloudpickle: pip install cloudpickle"
         raise InputError("missing-dependency", message, key=what) from None
     try:
         with _by_value(cloudpickle, value):

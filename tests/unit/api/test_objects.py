@@ -104,7 +104,7 @@ def test_what_cannot_be_pickled_is_refused() -> None:
 
 def test_without_cloudpickle_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with refused("missing-dependency", says=r"paceline\[python\]"):
+    with refused("missing-dependency", says="pip install cloudpickle"):
         ship(Net(), "model")
 
 
