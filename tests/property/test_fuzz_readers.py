@@ -13,10 +13,10 @@ import pytest
 from paceline.analysis.baseline import read_baseline
 from paceline.analysis.diagnose.rules import read_rules
 from paceline.analysis.diagnose.superbench import read_nodes
+from paceline.api.sources import read_sources
 from paceline.benchmarks.compute._function_lists import read_list
 from paceline.benchmarks.compute.blas_functions import GemmFunction
 from paceline.benchmarks.serving.requests import read_prompts
-from paceline.cli._sources import read_sources
 from paceline.core.errors import InputError, StoreError
 from paceline.core.json_text import parse_json
 from paceline.core.run import RunRecords

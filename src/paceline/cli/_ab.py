@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from paceline.analysis.compare.rounds import MARKS, compare_paired
 from paceline.analysis.compare.sequential import Decision, decision
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
-from paceline.cli._live import label, sentence
-from paceline.cli._running import new_run
+from paceline.api.progress import label, sentence
+from paceline.api.running import new_run
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.interrupt import interrupts_held

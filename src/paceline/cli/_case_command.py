@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.api.cases import find_suite
 from paceline.cli._flags import flags_of
 from paceline.core.errors import InputError, unknown
 
@@ -64,22 +65,6 @@ class CaseCommand(click.Command):
         values, others, _ = parser.parse_args(list(args))
         words = (word for word in (values["what"], *others) if isinstance(word, str))  # unknown flags among them
         return next((word for word in words if not word.startswith("-")), None)
-
-
-def find_suite(what: str) -> Suite:
-    """A suite file, a suite that ships, or a benchmark as a suite of one case."""
-    from paceline.core.benchmark import BENCHMARKS
-    from paceline.core.suite import Suite
-    from paceline.runner.suite_file import load_suite, shipped
-
-    if "/" in what or what.endswith((".yaml", ".yml")) or what in shipped():
-        return load_suite(what)
-    with suppress(InputError):
-        return Suite.of_benchmark(BENCHMARKS.get(what).name)
-    benchmarks = BENCHMARKS.registry()
-    if any(what in failure.module for failure in benchmarks.broken):
-        benchmarks.get(what)
-    raise unknown("suite or benchmark", what, [*shipped(), *benchmarks.entries])
 
 
 def _fields_of(benchmarks: Iterable[str]) -> dict[str, Any]:

@@ -3,88 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import click
 
+from paceline.api.progress import SYMBOLS, PlainLines, estimate, label, sentence
 from paceline.cli._time_left import TimeLeft
 from paceline.core.case import Case
-from paceline.core.quantity import show, show_duration, show_interval, with_interval
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
-from paceline.core.stats import median_interval
 from paceline.report.text import clean, one_line
 from paceline.runner.run import Listener
-
-SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
-
-
-def sentence(record: Record) -> str:
-    """A record in one line."""
-    from paceline.analysis.summary import headline_of
-
-    if record.outcome is not Outcome.OK:
-        return one_line(f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}")
-    if not record.measurements:
-        return "ok, nothing measured"
-    lead = headline_of(record) or record.measurements[0]
-    words = show(lead.value, lead.metric.unit)
-    if lead.metric.name.startswith("latency_p"):  # a bare time does not say which percentile it is
-        words = f"{lead.metric.name.removeprefix('latency_')} {words}"
-    words = with_interval(words, show_interval(lead.value, lead.interval, partial(show, unit=lead.metric.unit)))
-    step = record.measurement("step_time")
-    if step is not None and step is not lead:
-        words += f", step {show_duration(step.value)}, {step.summary.count} steps"
-    warnings = ", ".join(dict.fromkeys(warning.kind for warning in record.warnings))
-    return words + (f"  ({warnings})" if warnings else "")
-
-
-def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
-    """The running figure of a case, with its interval once there is one."""
-    if not samples or not progress["phase"].startswith("measuring"):
-        return str(progress["phase"])
-    middle, unit = sorted(samples)[len(samples) // 2], progress["unit"]
-    interval, work = median_interval(samples), progress.get("work")
-    if work and middle:
-        middle, unit = work / middle, progress["rate_unit"]
-        if interval is not None:
-            low, high = (work / end if end > 0 else math.inf for end in (interval.high, interval.low))
-            interval = interval.model_copy(update={"low": low, "high": high})
-    shown = with_interval(show(middle, unit), show_interval(middle, interval, partial(show, unit=unit)))
-    return f"{shown}, {len(samples)} steps"
-
-
-def label(case: Case) -> str:
-    """A case in a few words."""
-    again = f" #{case.repeat}" if case.repeat > 1 else ""
-    return one_line(f"{case.benchmark} {case.title}") + again
-
-
-class PlainLines(Listener):
-    """One line when a case has ended: for pipes, logs and CI."""
-
-    def __init__(self) -> None:
-        self._total = self._done = 0
-
-    def started(self, run: Run, todo: Sequence[Case]) -> None:
-        self._total = len(todo)
-        click.echo(f"run {run.id}: suite {one_line(run.name)}, {len(todo)} of {len(run.cases)} cases to measure")
-
-    def case_ended(self, record: Record) -> None:
-        self._done += 1
-        symbol = SYMBOLS.get(record.outcome, "✗")
-        count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
-        line = f"{count} {symbol} {label(record.case)}: {sentence(record)}  [{show_duration(record.seconds)}]"
-        click.echo(clean(line))
-        sys.stdout.flush()
-
-    def trouble(self, message: str) -> None:
-        click.echo(f"paceline: {clean(message)}", err=True)
 
 
 class JsonLines(Listener):
@@ -193,3 +125,6 @@ def until_output_fails(listener: Listener) -> Listener:
     for name in ("started", "case_started", "case_progress", "case_ended", "trouble", "close"):
         setattr(listener, name, guarded(getattr(listener, name)))
     return listener
+
+
+__all__ = ["JsonLines", "PlainLines", "Terminal", "estimate", "label", "sentence", "until_output_fails"]

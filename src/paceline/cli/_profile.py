@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from paceline.analysis.roofline import ceilings_of
+from paceline.api.cases import expand_here
 from paceline.cli import _running
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
@@ -54,7 +55,7 @@ def measure(overrides: dict[str, Any], store: str | None, *, as_json: bool) -> i
 
     output = _running.Output(as_json=as_json, report=False, answer=keep)
     suite = load_suite(SUITE)
-    return _running.start(suite.name, _running.expand_here(suite, overrides), store, output)
+    return _running.start(suite.name, expand_here(suite, overrides), store, output)
 
 
 def profile_of(records: RunRecords) -> Profile:

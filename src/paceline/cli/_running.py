@@ -1,43 +1,32 @@
-"""Starts, resumes and follows runs for the verbs that measure: store, runner and report brought together."""
+"""Measures for the verbs that do: what the user sees while a run goes on, and what it came to."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import secrets
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from paceline.core.benchmark import Benchmark
-from paceline.core.case import RENAMED, Case, measuring_order
-from paceline.core.errors import InputError, PacelineError, StoreError
+from paceline.api import running
+from paceline.api.tracing import FLAG, require_writable
+from paceline.core.case import Case
+from paceline.core.errors import InputError, StoreError
 from paceline.core.files import data_directory, private_directory
 from paceline.core.interrupt import catch_interrupts
-from paceline.core.record import Outcome
-from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.core.suite import Here, Suite, expand, only
-from paceline.machine.affinity import FLAG as AFFINITY
-from paceline.machine.affinity import read_affinity, show_cpu_list
-from paceline.remote.hosts import SSH, RemoteShell
-from paceline.runner.hosts import HostRanks, read_hosts
-from paceline.runner.launcher_ranks import JoinedRanks, World
-from paceline.runner.run import Listener, SuiteRun, execute_here
+from paceline.core.run import RunRecords
+from paceline.runner.run import Listener
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
 
-
-FLAG = "--profile"
-NAME_LENGTH = 32  # of what a case is called in the name of its file, so that a path fits into a line
+INTERRUPTED = 130
+PAST_CASES = 1_000  # from which the time of a run is estimated
 
 
 def joined_value(args: Sequence[str], names_what: Callable[[Sequence[str]], bool]) -> list[str]:
@@ -54,100 +43,6 @@ def joined_value(args: Sequence[str], names_what: Callable[[Sequence[str]], bool
     if after and not after[0].startswith("-") and (is_path or names_what([*before, *after[1:]])):
         return [*before, f"{FLAG}={after[0]}", *after[1:]]
     return [*before, f"{FLAG}=", *after]
-
-
-def folder_of(given: str | None) -> Path | None:
-    """Where traces go, checked to be writable before hours are spent; None if there are none."""
-    if given is None:
-        return None
-    folder = Path(given).expanduser().absolute() if given else data_directory() / "traces"
-    _require_writable(folder, FLAG, folder)
-    return folder
-
-
-def _require_writable(folder: Path, flag: str, value: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"{flag} {value}: the folder cannot be made: {error.strerror}; choose another"
-        raise InputError("cannot-make-folder", message, key=flag, value=str(value)) from None
-    if not os.access(folder, os.W_OK):
-        message = f"{flag} {value}: the folder is not writable; choose another"
-        raise InputError("cannot-write", message, key=flag, value=str(value))
-
-
-def refuse_if_none_can(cases: Sequence[Case]) -> None:
-    """Refuse a run of which no case could be traced."""
-    from paceline.core.benchmark import BENCHMARKS
-
-    benchmarks = BENCHMARKS.registry().entries
-    if any(benchmarks[case.benchmark].traceable for case in cases):
-        return
-    traceable = ", ".join(sorted(name for name, benchmark in benchmarks.items() if benchmark.traceable))
-    measured = ", ".join(dict.fromkeys(case.benchmark for case in cases))
-    remedy, suggestion = f"profile one of {traceable}", None
-    if any(case.benchmark == "serve" for case in cases):
-        model = next(case.parameters.get("model") for case in cases if case.benchmark == "serve")
-        suggestion = f"paceline run inference --model {model} {FLAG}"
-        remedy = f"the model alone can be: {suggestion}"
-    message = f"{FLAG} traces the steps of a model, and {measured} has none that can be traced: {remedy}"
-    raise InputError("not-traceable", message, key=FLAG, value=measured, suggestion=suggestion)
-
-
-def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:
-    """The cases, each that can be traced with a file of its own; the user's home is not named in them."""
-    from paceline.core.benchmark import BENCHMARKS
-    from paceline.machine.software import scrub
-
-    refuse_if_none_can(cases)
-    traced = []
-    for case in cases:
-        if BENCHMARKS.registry().entries[case.benchmark].traceable:
-            words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{case.benchmark} {case.title}")[:NAME_LENGTH].strip("-")
-            path = folder / f"{case.index + 1:02}-{words}.json.gz"
-            case = case.model_copy(update={"trace": scrub(str(path))})
-        traced.append(case)
-    return traced
-
-
-def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:
-    """After each case that the peer can measure, the same under the peer: what drifts in a run hits both alike."""
-
-    fitting = {}  # the other benchmarks that take the same parameters
-    for name in dict.fromkeys(case.benchmark for case in cases):
-        taken = benchmarks[name].Parameters
-        fitting[name] = [one for one in benchmarks if one != name and benchmarks[one].Parameters is taken]
-    if not any(peer in names for names in fitting.values()):
-        shown = ", ".join(fitting)
-        if peer in fitting:
-            code, reason = "peer-of-itself", "it is measured already, and nothing else here takes its parameters"
-        elif peer in benchmarks:
-            code, reason = "peer-does-not-fit", f"it takes other parameters than {shown}"
-        else:
-            code, reason = "unknown-benchmark", f"there is no such benchmark to compare with {shown}"
-        allowed = "; ".join(f"{', '.join(names)} for {name}" for name, names in fitting.items() if names)
-        message = f"{reason}; " + (f"these fit: {allowed}" if allowed else "none fits")
-        if flags := sorted({new.replace("_", "-") for one in fitting if (new := RENAMED.get(one, {}).get("peer"))}):
-            message += f"; another host is named with --{flags[0]}"
-        raise InputError(code, message, where=f"--peer {peer}", key="--peer", value=peer)
-    other = benchmarks[peer]
-    together: list[Case] = []
-    for case in cases:
-        together.append(case.model_copy(update={"index": len(together)}))
-        if peer in fitting[case.benchmark]:
-            parameters = other.Parameters.model_validate(case.parameters)
-            title = other.title(parameters) + (f" x{case.ranks}" if case.ranks > 1 else "")
-            update = {"benchmark": other.name, "title": title, "category": other.category, "index": len(together)}
-            together.append(case.model_copy(update=update))
-            if case.repeat == 1:
-                other.check(parameters, together[-1])
-    return together
-
-
-INTERRUPTED = 130
-PAST_CASES = 1_000  # from which the time of a run is estimated
-
-Others = JoinedRanks | HostRanks | None  # who measures together: processes of a launcher, hosts, or this machine alone
 
 
 @dataclass(frozen=True)
@@ -176,76 +71,7 @@ class Output:
             example = str(path / "report.html")
             message = f"--report {path} is a directory; give the path of a file, such as {example}"
             raise InputError("not-a-file", message, key="--report", value=str(path), suggestion=example)
-        _require_writable(path.parent, "--report", path)
-
-
-@contextmanager
-def others(
-    hosts: str | None, remote_shell: str | None, remote_python: str | None, master_address: str | None
-) -> Iterator[Others]:
-    """Who measures together; a process that a launcher started next to the first takes part here, and exits.
-
-    Whatever happens in the first, the processes next to it hear when it is over, and its exit code.
-    """
-    world = World.of_environment()
-    if hosts is not None:
-        if world is not None:
-            message = "--hosts starts the ranks itself: leave it out under torchrun, mpirun or srun"
-            raise InputError("hosts-with-launcher", message, key="--hosts", value=hosts)
-        shell = RemoteShell(remote_shell or SSH, remote_python or sys.executable)
-        with closing(HostRanks(read_hosts(hosts), shell, master_address)) as ranks:
-            yield ranks
-        return
-    if remote_shell or remote_python or master_address:
-        message = "--remote-shell, --remote-python and --master-address go with --hosts A,B"
-        raise InputError("remote-without-hosts", message, key="--hosts")
-    if world is None:
-        yield None
-        return
-    joined = JoinedRanks(world)
-    if world.rank != 0:
-        sys.exit(_follow(joined))
-    code = 1
-    try:
-        yield joined
-        code = 0
-    except SystemExit as ending:
-        code = ending.code if isinstance(ending.code, int) else code
-        raise
-    except PacelineError as error:
-        code = error.exit_code
-        raise
-    finally:
-        joined.announce([])  # unless there were cases, which then stand
-        joined.leave(code)
-
-
-def _follow(joined: JoinedRanks) -> int:
-    """In a process that a launcher started next to the first: take part in every case, keep nothing."""
-    from paceline.runner.fork_client import WarmServer
-
-    with WarmServer() as server:
-        for case in joined.hear_cases():
-            joined.execute(server, case, lambda _progress: None)
-    return joined.leave(0)
-
-
-def expand_here(
-    suite: Suite,
-    overrides: dict[str, Any],
-    world: Others = None,
-    peer: str | None = None,
-    filters: Sequence[str] = (),  # what the name of a case must have in it
-) -> list[Case]:
-    """The suite's cases on this machine, or where its ranks will be; each also under the peer."""
-    from paceline.core.benchmark import BENCHMARKS
-    from paceline.devices import counts
-
-    devices = world.devices if isinstance(world, HostRanks) else counts()
-    size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
-    here = Here(devices=devices, world=size, nodes=nodes)
-    cases = only(expand(suite, BENCHMARKS.get, here, overrides), filters, suite.name)
-    return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
+        require_writable(path.parent, "--report", path)
 
 
 def foreseen(cases: Sequence[Case], store: str | None) -> str:
@@ -267,155 +93,47 @@ def start(
     cases: list[Case],
     store: str | None,
     output: Output,
-    world: Others = None,
+    world: running.Others = None,
     tags: Sequence[str] = (),
-    traces: Path | None = None,  # where those of its models go
-    cpus: Collection[int] = (),  # to pin them to; none for all
+    traces: Path | None = None,
+    cpus: Collection[int] = (),
 ) -> int:
     """Measure the cases of a suite from the beginning; returns the exit code."""
     from paceline.store import open_store
 
     with open_store(store) as opened:
-        run = _pinned(new_run(name, cases, world, tags), cpus)
-        if traces is not None:
-            run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
-        opened.begin(run)
-        return _measure(opened, run, run.cases, {}, output, world)
+        return _measure(opened, running.begin(opened, name, cases, world, tags, traces, cpus), output, world)
 
 
-def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
+def resume(name: str, store: str | None, output: Output, world: running.Others, *, retry_failed: bool) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
-    from paceline.analysis.compare.rounds import is_interleaved
-    from paceline.core.benchmark import BENCHMARKS
     from paceline.store import open_existing
 
     with open_existing(store) as opened:
-        run_id = opened.find_run(name)
-        if opened.is_alive(run_id):
-            message = f"run {run_id} is still being measured by another process; wait for it or end it"
-            raise InputError("run-in-progress", message, key="--resume", value=run_id)
-        opened.recover(run_id)
-        stored = opened.load(run_id)
-        if is_interleaved(stored):
-            message = f"run {run_id} is of 'paceline ab': go on with paceline ab --resume {run_id} and the same sides"
-            raise InputError("resume-of-ab", message, key="--resume", value=run_id)
-        again = {case.index for case in stored.missing}
-        if retry_failed:
-            again |= {record.case.index for record in stored.records if record.outcome is not Outcome.OK}
-        todo = [case for case in stored.run.cases if case.index in again]
-        here = world.nodes if world is not None else 1
-        for case in todo:  # one that says over how many hosts it goes must not be resumed over others
-            benchmark = BENCHMARKS.get(case.benchmark)
-            nodes = benchmark.nodes(benchmark.Parameters.read(case.parameters))
-            if nodes not in (None, here):
-                same = "give the same --hosts as before"
-                message = f"{case.title} is for {nodes} nodes, but it would run on {here}: {same}"
-                raise InputError("wrong-number-of-nodes", message, key="--hosts", value=here)
-        opened.reopen(run_id)
-        attempts = {record.case.index: record.attempt for record in stored.records}
-        return _measure(opened, stored.run, todo, attempts, output, world)
+        return _measure(opened, running.reopen(opened, name, world, retry_failed=retry_failed), output, world)
 
 
-def new_run(name: str, cases: list[Case], world: Others, tags: Sequence[str]) -> Run:
-    """A run that begins now, with what this machine is."""
-    from paceline.machine import describe
-    from paceline.machine.software import scrub
-    from paceline.version import VERSION
-
-    now = datetime.now(UTC)
-    # As text that every format can hold: a path need not be in UTF-8.
-    words = [os.fsencode(word).decode(errors="replace") for word in sys.argv[1:]]
-    return Run(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        name=name,
-        started_at=now,
-        version=VERSION,
-        command=[scrub(word) for word in ["paceline", *words]],
-        environment=world.environment() if isinstance(world, HostRanks) else describe().model_dump(mode="json"),
-        tags=list(dict.fromkeys(tags)),
-        cases=cases,
-    )
-
-
-def _pinned(run: Run, cpus: Collection[int]) -> Run:
-    """The run with the CPUs that it is pinned to in its environment, where `--resume` looks for them."""
-    if not cpus:
-        return run
-    cpu = run.environment.cpu.model_copy(update={"affinity": len(cpus), "pinned": show_cpu_list(cpus)})
-    return run.model_copy(update={"environment": run.environment.model_copy(update={"cpu": cpu})})
-
-
-def affinity(given: str | None, world: Others) -> set[int]:
-    """The CPUs that `--affinity` names; none where it was not given."""
-    if given is None:
-        return set()
-    if world is not None:
-        message = f"{AFFINITY} pins the processes of this machine: with --hosts or a launcher, pin each rank there"
-        raise InputError("affinity-with-hosts", message, key=AFFINITY, value=given)
-    return read_affinity(given)
-
-
-def _measure(
-    store: Store,
-    run: Run,
-    todo: list[Case],
-    attempts: dict[int, int],
-    output: Output,
-    world: Others,
-) -> int:
+def _measure(store: Store, todo: running.Todo, output: Output, world: running.Others) -> int:
     """Measure, report, and say with the exit code whether all is well."""
-    todo = measuring_order(todo)
-    if world is not None:
-        world.announce(todo)
-    listener = output.listener()
-    pinned = run.environment.cpu.pinned
-    suite_run = SuiteRun(
-        run=run,
-        todo=todo,
-        sink=store,
-        listener=listener,
-        attempts=attempts,
-        execute=world.execute if world is not None else execute_here,
-        cpus=frozenset(read_affinity(pinned) if pinned else ()),
-    )
+    run_id = todo.run.id
     catch_interrupts()
     try:
-        suite_run.go()
+        measured = running.measure(store, todo, output.listener(), world)
     except KeyboardInterrupt:
-        try:
-            _finish(store, run.id, "interrupted", listener)
-        finally:  # also for a user who interrupts this, too
-            if output.as_json:
-                click.echo(json.dumps({"event": "run_ended", "run": run.id, "ok": False, "status": "interrupted"}))
-            # What a later command must say: the store, a URL without its password, and the hosts.
-            options = dict(click.get_current_context().params)
-            if "://" in (options.get("store") or ""):
-                options["store"] = store.location.shown
-            command = f"paceline run --resume {run.id}"
-            for name in ("store", "hosts", "remote_shell", "remote_python", "master_address"):
-                if options.get(name):
-                    command += f" --{name.replace('_', '-')} {shlex.quote(options[name])}"
-            click.echo(f"\npaceline: interrupted; go on with: {command}", err=True)
+        if output.as_json:
+            click.echo(json.dumps({"event": "run_ended", "run": run_id, "ok": False, "status": "interrupted"}))
+        # What a later command must say: the store, a URL without its password, and the hosts.
+        options = dict(click.get_current_context().params)
+        if "://" in (options.get("store") or ""):
+            options["store"] = store.location.shown
+        command = f"paceline run --resume {run_id}"
+        for name in ("store", "hosts", "remote_shell", "remote_python", "master_address"):
+            if options.get(name):
+                command += f" --{name.replace('_', '-')} {shlex.quote(options[name])}"
+        click.echo(f"\npaceline: interrupted; go on with: {command}", err=True)
         return INTERRUPTED
-    finally:
-        listener.close()
-    finished = _finish(store, run.id, "finished", listener)
-    records = store.load(run.id).with_latest(suite_run.put_aside)
-    ok = records.all_ok and suite_run.all_ok and finished
-    written = _show(records, output, ok=ok)
-    return 0 if ok and (written or output.report_path is None) else 1
-
-
-def _finish(store: Store, run_id: str, status: RunStatus, listener: Listener) -> bool:
-    """Say in the store how the run ended; on a full disk that may fail, and what was measured is safe all the same."""
-    try:
-        if status == "interrupted":
-            store.recover(run_id)
-        store.finish(run_id, status)
-    except StoreError as error:
-        listener.trouble(str(error))
-        return False
-    return True
+    written = _show(measured.records, output, ok=measured.ok)
+    return 0 if measured.ok and (written or output.report_path is None) else 1
 
 
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
@@ -431,7 +149,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     if output.answer is not None:
         output.answer(records)
     else:
-        from paceline.cli._sources import known_ceilings
+        from paceline.api.sources import known_ceilings
         from paceline.report.run.document import show
 
         show(records, ceilings=known_ceilings(records))
@@ -442,7 +160,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
 
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:
-    from paceline.cli._sources import known_ceilings
+    from paceline.api.sources import known_ceilings
     from paceline.report.run.document import write_html
 
     run_id = records.run.id

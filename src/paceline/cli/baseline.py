@@ -40,7 +40,7 @@ def command(
     The nodes are those behind runs, tags, or files of results, ours or SuperBench's results-summary.jsonl.
     """
     from paceline.analysis import baseline as baselines
-    from paceline.cli._sources import pin_sources, read_table
+    from paceline.api.sources import pin_sources, read_table
     from paceline.report.render import terminal
 
     previous = baselines.read_baseline(extend) if extend else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from paceline.cli._client import Client, leader_options
+from paceline.api.client import Client
+from paceline.cli._client import leader_options
 
 
 @click.command()

@@ -48,9 +48,8 @@ def command(
     compared with itself: name it alone.
     """
     from paceline.analysis.compare.limits import Limit, undecided, violations
-    from paceline.analysis.compare.rounds import compare_paired, is_interleaved
-    from paceline.analysis.compare.sides import compare
-    from paceline.cli._sources import earlier_runs, read_sources
+    from paceline.api.comparison import compared
+    from paceline.api.sources import read_sources
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage
     from paceline.report.compare import document as pages
@@ -61,16 +60,7 @@ def command(
     # Metrics that a limit names are compared alongside the headlines.
     also = [bound.metric for bound in bounds if bound.metric != "*"]
     with no_garbage():
-        compared = read_sources(sides, store)
-        runs = compared[0].runs
-        if len(compared) > 1:
-            earlier = earlier_runs(sides, store)
-            comparison = compare(compared, metrics=metrics, also=also, every=every, earlier=earlier)
-        elif len(runs) == 1 and is_interleaved(runs[0]):
-            comparison = compare_paired(runs[0], metrics=metrics, also=also, every=every)
-        else:
-            message = f"'{sides[0]}' alone is not a comparison: name another run, tag or file to compare it with"
-            raise InputError("one-side", message, value=sides[0])
+        comparison = compared(sides, read_sources(sides, store), store, metrics=metrics, also=also, every=every)
     crossed = violations(comparison, bounds, strict=strict)
     open_rows = [] if strict else undecided(comparison, bounds)
     page = pages.document(comparison, full=answer.kind in ("html", "md"), every=whole)

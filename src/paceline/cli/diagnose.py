@@ -43,28 +43,10 @@ def command(
 
     Exit code 1 when a node is defective.
     """
-    from paceline.analysis.baseline import read_baseline
-    from paceline.analysis.diagnose.judge import diagnose
-    from paceline.analysis.diagnose.rules import default_rules, read_rules
-    from paceline.cli._sources import read_table
-    from paceline.core.errors import InputError
+    from paceline.api.comparison import judged
     from paceline.report.diagnose import document as report
 
-    ruleset = read_rules(rules) if rules else default_rules()
-    reference = read_baseline(baseline) if baseline else None
-    is_ours = reference is not None and reference.names != "superbench"
-    if is_ours and ruleset.is_theirs:
-        message = (
-            f"the rules '{rules}' have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's: "
-            "make it with `paceline baseline RUN... --superbench`"
-        )
-        raise InputError("rules-with-other-names", message, key="--baseline", value=str(baseline))
-    superbench = ruleset.is_theirs or (reference is not None and not is_ours)
-    table, is_theirs = read_table(sources, store, superbench=superbench)
-    if is_theirs and is_ours:
-        message = f"the results have SuperBench's names of metrics, but the baseline '{baseline}' has Paceline's"
-        raise InputError("results-with-other-names", message, key="--baseline", value=str(baseline))
-    diagnosis = diagnose(table, ruleset, reference)
+    diagnosis = judged(sources, store, rules, baseline)
     data: dict[str, Callable[[], str | bytes]] = {
         "json": lambda: report.as_json(diagnosis),
         "jsonl": lambda: report.as_jsonl(diagnosis),

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from paceline.cli._client import Client, leader_options
+from paceline.api.client import Client
+from paceline.cli._client import leader_options
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 _PAGE = 500

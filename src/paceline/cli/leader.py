@@ -197,7 +197,7 @@ def _lead(
 
 
 def _page(records: RunRecords) -> str:
-    from paceline.cli._sources import known_ceilings
+    from paceline.api.sources import known_ceilings
     from paceline.report.run.document import to_html
 
     return to_html(records, ceilings=known_ceilings(records))

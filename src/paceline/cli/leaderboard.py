@@ -29,7 +29,7 @@ def command(
     Results that do not differ significantly share a rank.
     """
     from paceline.analysis.leaderboard import boards
-    from paceline.cli._sources import read_sources
+    from paceline.api.sources import read_sources
     from paceline.cli.recommend import read_prices
     from paceline.core.errors import InputError
     from paceline.report.recommend import leaderboard as report

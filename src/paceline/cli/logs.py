@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from paceline.cli._client import Client, leader_options
-from paceline.cli.submit import FINAL
+from paceline.api.client import Client
+from paceline.api.jobs import FINAL
+from paceline.cli._client import leader_options
 from paceline.report.text import clean, one_line
 
 _POLL = 0.5

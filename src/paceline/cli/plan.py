@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
+from paceline.api.sources import read_sources
 from paceline.cli._plan_cluster import ClusterEstimate, ClusterRequest, find_cluster
-from paceline.cli._sources import read_sources
 from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
 from paceline.core.quantity import parse_size, show_count, show_size
@@ -157,6 +157,7 @@ def _refuse_elsewhere(device: str | None, gpus: int) -> None:
 
 def _measure(layouts: LayoutPlan, shown: Sequence[Candidate], store: str | None, *, as_json: bool) -> int:
     """Measure the layouts like any suite, and compare the result with the prediction; the exit code."""
+    from paceline.api.cases import expand_here
     from paceline.cli import _running
     from paceline.core.suite import Suite
 
@@ -172,7 +173,7 @@ def _measure(layouts: LayoutPlan, shown: Sequence[Candidate], store: str | None,
             _show_compared(lines)
 
     output = _running.Output(as_json=as_json, report=False, answer=answer)
-    return _running.start(suite.name, _running.expand_here(suite, {}), store, output)
+    return _running.start(suite.name, expand_here(suite, {}), store, output)
 
 
 def _size(flag: str, text: str | None) -> int | None:

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from paceline.cli._client import Client, leader_options
+from paceline.api.client import Client
+from paceline.cli._client import leader_options
 
 
 @click.command()

@@ -65,7 +65,7 @@ def command(
     from paceline.analysis.recommend.choice import recommend, with_users
     from paceline.analysis.recommend.evidence import evidence
     from paceline.analysis.recommend.question import Question, read_bounds
-    from paceline.cli._sources import read_sources
+    from paceline.api.sources import read_sources
     from paceline.core.errors import InputError
     from paceline.report.recommend import document as report
 

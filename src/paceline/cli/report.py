@@ -33,7 +33,7 @@ SUFFIXES |= {suffix: name for name, one in EXPORTS.items() for suffix in one.suf
 @click.option("--store", metavar="URL", help="Where results are stored.")
 def command(run: str, every: bool, charts: str | None, is_opened: bool, answer: Answer, store: str | None) -> None:
     """Show RUN: an id, the beginning of one, its tag, or 'last'. Without a format, a table on the terminal."""
-    from paceline.cli._sources import known_ceilings
+    from paceline.api.sources import known_ceilings
     from paceline.report import vega
     from paceline.store import open_reader
 

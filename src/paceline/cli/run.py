@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.api.cases import find_suite, suite_of_file
 from paceline.cli import _names
-from paceline.cli._case_command import SUITE, CaseCommand, find_suite
+from paceline.cli._case_command import SUITE, CaseCommand
 from paceline.cli._flags import case_flags, read_flags, read_settings
-from paceline.cli._running import folder_of, joined_value, refuse_if_none_can
+from paceline.cli._running import joined_value
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class RunCommand(CaseCommand):
         is_resumed = any(arg.partition("=")[0] == "--resume" for arg in args)
         if what is None and is_resumed:
             return None
-        return _suite_of_file(what) if what is not None and what.endswith(".py") else find_suite(what or DEFAULT_SUITE)
+        return suite_of_file(what) if what is not None and what.endswith(".py") else find_suite(what or DEFAULT_SUITE)
 
 
 @click.command(cls=RunCommand, params=case_flags())
@@ -96,6 +97,9 @@ def command(
 
     Flags named after parameters override them; a value list (a,b) measures every combination.
     """
+    from paceline.api.cases import expand_here
+    from paceline.api.running import affinity_of, check_tag, others
+    from paceline.api.tracing import folder_of, refuse_if_none_can
     from paceline.cli import _running
 
     overrides = read_flags(flags) | read_settings(settings)
@@ -109,23 +113,21 @@ def command(
         message = "--resume goes on with a run as it was, on the same CPUs: leave out --affinity"
         raise InputError("resume-with-affinity", message, key="--affinity", value=affinity)
     for tag in tags:
-        if not tag.strip() or not tag.isprintable():
-            message = f"--tag {tag!r} is not a name: give one that can be read and typed, such as nightly"
-            raise InputError("invalid-tag", message, key="--tag", value=tag)
+        check_tag(tag)
     if retry_failed and resume is None:
         raise InputError("retry-without-resume", "--retry-failed goes with --resume RUN", key="--retry-failed")
     output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
     if dry_run and resume is not None:
         message = "--dry-run does not go with --resume; 'paceline results' shows what is missing"
         raise InputError("dry-run-with-resume", message, key="--dry-run")
-    with _running.others(hosts, remote_shell, remote_python, master_address) as world:
+    with others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
-        cpus = _running.affinity(affinity, world)
+        cpus = affinity_of(affinity, world)
         if resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         traces = folder_of(profile) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
-        cases = _running.expand_here(suite, overrides, world, peer, filters)
+        cases = expand_here(suite, overrides, world, peer, filters)
         if not dry_run:
             sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus))
         if profile is not None:
@@ -135,33 +137,3 @@ def command(
             click.echo(case.model_dump_json() if as_json else line)
         if not as_json:
             click.echo(_running.foreseen(cases, store), err=True)
-
-
-def _suite_of_file(what: str) -> Suite:
-    """Every benchmark of a Python file, one case each, its parameters still to come."""
-    from pathlib import Path
-
-    from paceline.core.benchmark import BENCHMARKS
-    from paceline.core.registry import use_file
-    from paceline.core.suite import Suite
-
-    path = Path(what).expanduser()
-    if not path.is_file():
-        message = f"the file {what} does not exist; paths begin at {Path.cwd()}"
-        raise InputError("missing-file", message, value=what)
-    module = use_file(path)
-    registry = BENCHMARKS.registry()
-    for failure in registry.broken:
-        if failure.module == module:
-            raise InputError("failing-import", f"{what} cannot be used: {failure.reason}", value=what)
-    names = [name for name, benchmark in registry.entries.items() if benchmark.__module__ == module]
-    if not names:
-        message = (
-            f"{what} has no benchmark: expected is a class like this, with a method measure(parameters, context)\n"
-            "  from paceline.core.benchmark import Benchmark\n"
-            "  class Mine(Benchmark[MineParameters]):\n"
-            '      name, summary = "mine", "what it measures"\n'
-            "      metrics = (Metric(...),)"
-        )
-        raise InputError("no-benchmark", message, value=what)
-    return Suite(name=path.stem, cases=[{"benchmark": name} for name in names], is_written=False)

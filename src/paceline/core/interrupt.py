@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _is_pending = False
 _is_held = False
 
@@ -14,9 +16,25 @@ def catch_interrupts() -> None:
     """Let the terminal's interrupt, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they are ignored (nohup)."""
     global _is_pending, _is_held
     _is_pending = _is_held = False
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+
+
+@contextmanager
+def interrupts_caught() -> Iterator[None]:
+    """The same for a while, in a process of somebody else; a thread cannot do it, and need not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    catch_interrupts()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that Python did not set
+                signal.signal(number, handler)
 
 
 def check_interrupts() -> None:

@@ -22,7 +22,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -38,6 +38,12 @@ GROUP = "paceline.plugins"  # of entry points
 FILE = "PACELINE_PLUGIN_FILE"  # in the environment, so that every process of a run knows it: a file of the user's own
 
 T = TypeVar("T")
+
+
+class PlugIn:
+    """Base of an object that stands for a thing of a kind: a function that was made a benchmark, for example."""
+
+    plugin: Any  # that thing
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,10 @@ class Kind(Generic[T]):
     def get(self, name: str) -> T:
         """The thing of this name; where its module is called like it, no other one is imported."""
         stem = name.replace("-", "_")
+        own = file_module(os.environ[FILE]) if FILE in os.environ else ""
         for provider in providers():
             for module in self.modules(provider, Registry(self.name)):
-                if module.rpartition(".")[2] == stem:
+                if module == own or module.rpartition(".")[2] == stem:
                     with suppress(Exception, SystemExit):  # the registry says what is wrong with it
                         for entry_name, entry in self.things_in(importlib.import_module(module)):
                             if entry_name == name:
@@ -141,7 +148,10 @@ class Kind(Generic[T]):
             values += value if isinstance(value, list | tuple) else [value]
         named: dict[str, T] = {}
         for value in values:
-            if inspect.isclass(value):
+            if isinstance(value, PlugIn):
+                value = value.plugin
+                is_one = inspect.isclass(value) and issubclass(value, self.base)
+            elif inspect.isclass(value):
                 is_own = issubclass(value, self.base) and value.__module__ == module.__name__
                 is_one = is_own and not inspect.isabstract(value) and hasattr(value, "name")
             else:
@@ -185,6 +195,20 @@ def use_file(path: Path) -> str:
     os.environ[FILE] = str(path.absolute())
     providers.cache_clear()
     return file_module(os.environ[FILE])
+
+
+@contextmanager
+def file_used(path: Path) -> Iterator[str]:
+    """The same for a while."""
+    before = os.environ.get(FILE)
+    try:
+        yield use_file(path)
+    finally:
+        if before is None:
+            del os.environ[FILE]
+        else:
+            os.environ[FILE] = before
+        providers.cache_clear()
 
 
 @lru_cache(maxsize=1)

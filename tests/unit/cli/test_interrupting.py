@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from paceline.api import running
 from paceline.cli import _running
 from paceline.runner.run import SuiteRun
 from paceline.store import open_store
@@ -23,10 +24,10 @@ def test_an_impatient_person_is_told_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(SuiteRun, "go", _interrupt)
-    monkeypatch.setattr(_running, "_finish", _interrupt)
+    monkeypatch.setattr(running, "finish", _interrupt)
     run = a_run()
     with open_store(tmp_path / "results.db") as store, click.Context(click.Command("run")):
         store.begin(run)
-        with pytest.raises(KeyboardInterrupt):
-            _running._measure(store, run, run.cases, {}, _running.Output(report=False), None)
+        todo = running.Todo(run, run.cases, {})
+        assert _running._measure(store, todo, _running.Output(report=False), None) == 130
     assert "go on with: paceline run --resume run-1" in capsys.readouterr().err

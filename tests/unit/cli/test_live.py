@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.api import progress as progress_lines
 from paceline.cli import _live
 from paceline.core.record import Cause, CauseKind
 from paceline.core.stats import Interval
@@ -29,7 +30,7 @@ EVEN, SKEWED = (Interval(low=low, high=high, confidence=0.95) for low, high in (
 def test_the_running_figure(
     monkeypatch: pytest.MonkeyPatch, progress: dict[str, object], interval: Interval | None, text: str
 ) -> None:
-    monkeypatch.setattr(_live, "median_interval", lambda samples: interval)
+    monkeypatch.setattr(progress_lines, "median_interval", lambda samples: interval)
     assert _live.estimate(progress, SAMPLES) == text
 
 

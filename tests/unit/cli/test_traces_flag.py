@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli._running import folder_of, joined_value, refuse_if_none_can, with_traces
+from paceline.api.tracing import folder_of, refuse_if_none_can, with_traces
+from paceline.cli._running import joined_value
 from paceline.core.case import Case
 from support.refused import refused
 

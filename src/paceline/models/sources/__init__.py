@@ -25,6 +25,7 @@ FILES = {
     ".cloudpickle": ("pickled", "load_object"),
     ".json": ("folder", "load_folder"),
 }
+OBJECT = "object:"  # before the name of an object of the process that started the run
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
@@ -84,7 +85,9 @@ def check_model(name: str, *, is_local: bool, key: str = "model", inputs: str | 
 
 def _loader(name: str) -> Load:
     suffix = PurePath(name).suffix
-    if suffix in FILES:
+    if name.startswith(OBJECT):
+        module, function = FILES[".cloudpickle"]
+    elif suffix in FILES:
         module, function = FILES[suffix]
     elif ":" in name:
         module, function = "factory", "load_factory"

@@ -30,15 +30,20 @@ def load_factory(reference: str, inputs: str | None = None) -> ModelSpec:
     if not callable(named):
         why = f" is an object of type {type(named).__name__}: expected is a function or a class without arguments"
         raise refusal("not-a-function", reference, why)
-    takes_scale = _takes_scale(reference, named)
+    _takes_scale(reference, named)
 
     def make(scale: Scale) -> object:
-        return named(scale=scale) if takes_scale else named()
+        return called(reference, named, scale)
 
     summary = next(iter((inspect.getdoc(named) or "").splitlines()), "a model of the user's own")
     annotation = getattr(named, "__annotations__", {}).get("return")
     is_promised = annotation is Workload or str(annotation).rpartition(".")[2] == "Workload"
     return spec_of(reference, make, inputs, summary, is_promised=is_promised)
+
+
+def called(reference: str, factory: Callable[..., Any], scale: Scale) -> object:
+    """What a factory makes at a scale; one without a choice of it makes what it makes."""
+    return factory(scale=scale) if _takes_scale(reference, factory) else factory()
 
 
 def spec_of(

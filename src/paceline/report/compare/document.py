@@ -494,14 +494,18 @@ def _words(*values: str | float | None) -> str:
 
 def csv_text(comparison: Comparison) -> str:
     """One line per ratio."""
-    rows = [
+    return csv.csv_text(COLUMNS, rows_of(comparison))
+
+
+def rows_of(comparison: Comparison) -> list[dict[str, Any]]:
+    """One row per ratio, of cells that a table can hold."""
+    return [
         _figures(row)
         | {"reference": pairing.reference.name, "new": pairing.new.name, "at": csv.joined(row.at)}
         | {"reference_warnings": ";".join(row.warnings[0]), "new_warnings": ";".join(row.warnings[1])}
         for pairing in comparison.pairings
         for row in pairing.rows
     ]
-    return csv.csv_text(COLUMNS, rows)
 
 
 def json_text(comparison: Comparison, violations: Sequence[Violation] = (), undecided: Sequence[Undecided] = ()) -> str:

@@ -71,6 +71,20 @@ def render(document: Document) -> str:
         return re.sub("<!--chart-[0-9]+-->", lambda placeholder: drawing[placeholder[0]].result(), page)
 
 
+def fragment(document: Document) -> str:
+    """What matters of it, to stand within a page of somebody else: the sentences and tables, without charts."""
+    return (
+        page_templates()
+        .get_template("fragment.html")
+        .render(
+            document=document,
+            shown=lambda section: shown(section, Medium.TERMINAL),
+            kind_of=lambda item: type(item).__name__.lower(),
+            with_code=with_code,
+        )
+    )
+
+
 @lru_cache(maxsize=1)
 def page_templates() -> Environment:
     """The templates of all pages, with the filters that they share."""

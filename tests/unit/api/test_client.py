@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from paceline.api.client import Client, NoLeader, open_client
+from paceline.api.jobs import read_needs
 from paceline.cli import submit as submit_verb
-from paceline.cli._client import Client, NoLeader, open_client
-from paceline.cli.submit import read_needs
 from paceline.core.errors import InputError
 from support.refused import refused
 

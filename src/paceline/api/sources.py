@@ -50,8 +50,12 @@ def known_ceilings(records: RunRecords) -> KnownCeilings:
     )
 
 
-def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = False) -> tuple[NodeTable, bool]:
-    """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for."""
+def read_table(
+    texts: Sequence[str], store: str | None, *, superbench: bool = False, more: Sequence[RunRecords] = ()
+) -> tuple[NodeTable, bool]:
+    """The table, and whether its metrics have SuperBench's names, as rules or a baseline may ask for; `more` are runs
+    at hand.
+    """
     from paceline.analysis.diagnose.superbench import nodes_results, read_nodes
     from paceline.analysis.diagnose.table import assemble, results_of, run_names
     from paceline.report.export import jsonl
@@ -70,7 +74,7 @@ def read_table(texts: Sequence[str], store: str | None, *, superbench: bool = Fa
     theirs = [text for text in texts if is_theirs(text)]
     ours = [text for text in texts if text not in theirs]
     parts: list[NodeResults] = [part for text in theirs for part in read_nodes(Path(text))]
-    runs = [run for source in read_sources(ours, store) for run in source.runs]
+    runs = [*(run for source in read_sources(ours, store) for run in source.runs), *more]
     if not parts and not superbench:
         parts = results_of(runs)
     else:  # runs of ours as SuperBench would have written them

@@ -1,0 +1,136 @@
+"""`paceline.run`: measures on this machine, in processes of their own, as `paceline run` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.api.cases import find_suite, suite_of_file
+from paceline.api.functions import as_benchmark, installed
+from paceline.api.objects import is_object, named
+from paceline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.api.result import Result
+    from paceline.core.suite import Suite
+
+DEFAULT_SUITE = "quick"
+
+
+def run(
+    what: str | Path | Callable[..., Any] = DEFAULT_SUITE,
+    /,
+    *,
+    model: Any = None,
+    inputs: Any = None,
+    loss: Callable[[Any], Any] | None = None,
+    store: str | Path | None = None,
+    tags: str | Sequence[str] = (),
+    progress: bool = True,
+    **parameters: Any,
+) -> Result:
+    """Measure `what`, and keep the result in the store.
+
+    `what` is a benchmark, a suite (by its name or its file), a Python file with benchmarks, or a function. Parameters
+    are those of the command line with underscores (`batch_size=8`); a list measures every value. Each case runs in a
+    process of its own.
+
+    `model` is a name, or anything that `--model` takes; or an `nn.Module`, or a function that returns one, which then
+    goes to these processes by cloudpickle, with `inputs` (tensors whose first size is that of the batch) and `loss` (of
+    the output; unset is its mean, and the record says so).
+
+    What is wrong with the arguments raises InputError. A case that fails does not raise: its record says why, and
+    `result.ok` is false. An interrupt passes, and what was measured until then is in the store.
+    """
+    from paceline.api.cases import expand_here
+    from paceline.api.progress import listener_for
+    from paceline.api.result import Result
+    from paceline.api.running import begin, check_tag, measure
+    from paceline.core.interrupt import interrupts_caught
+    from paceline.store import open_store
+
+    tags = (tags,) if isinstance(tags, str) else tuple(tags)
+    for tag in tags:
+        check_tag(tag, "tags")
+    overrides = {key: plain(value, key) for key, value in parameters.items()}
+    with _suite_of(what) as suite, _model_of(model, inputs, loss) as names:
+        overrides |= {"model": names} if names is not None else {}
+        with _in_words_of_python():
+            cases = expand_here(suite, overrides)
+        with open_store(store) as opened, interrupts_caught():
+            todo = begin(opened, suite.name, cases, tags=tags, command=command_of(suite, overrides))
+            measured = measure(opened, todo, listener_for(progress))
+    return Result(measured.records, None if store is None else str(store))
+
+
+def plain(value: Any, key: str) -> Any:
+    """A value as a suite's file could have it; anything else is refused."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(part, f"{key}.{name}") for name, part in value.items()}
+    if isinstance(value, list | tuple | range | set | frozenset):
+        return [plain(part, key) for part in value]
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of numpy or torch
+        return value.item()
+    kind = type(value).__name__
+    message = f"{key}: an object of type {kind} is not a parameter; those are numbers, texts, truth values and lists"
+    raise InputError("not-a-parameter", message, key=key, value=kind)
+
+
+def command_of(suite: Suite, overrides: Mapping[str, Any]) -> list[str]:
+    """What one would type for the same; the record has it."""
+    words = ["paceline", "run", suite.name]
+    for key, value in overrides.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{key.replace('_', '-')}", ",".join(map(str, values))]
+    return words
+
+
+@contextmanager
+def _in_words_of_python() -> Iterator[None]:
+    """Refusals name a keyword, and not the flag of the command line that would set it."""
+    try:
+        yield
+    except InputError as error:
+        error.where = ", ".join(part for part in error.where.split(", ") if not part.startswith("--set "))
+        raise
+
+
+@contextmanager
+def _suite_of(what: Any) -> Iterator[Suite]:
+    """The suite that is meant, for as long as its benchmarks are known."""
+    from paceline.core.suite import Suite
+
+    if not isinstance(what, str | Path):
+        if not callable(what):
+            message = f"{what!r} is not something to run: name a benchmark, a suite or a file, or give a function"
+            raise InputError("not-a-suite", message, value=type(what).__name__)
+        with installed(as_benchmark(what)) as name:
+            yield Suite.of_benchmark(name)
+        return
+    if not str(what).endswith(".py"):
+        yield find_suite(f"{what}" if isinstance(what, str) else str(what.absolute()))
+        return
+    from paceline.core.registry import file_used
+
+    with file_used(Path(what).expanduser()):
+        yield suite_of_file(str(what))
+
+
+@contextmanager
+def _model_of(model: Any, inputs: Any, loss: Any) -> Iterator[Any]:
+    """The value of the parameter `model`; None where none was given."""
+    models = list(model) if isinstance(model, list | tuple) else [model]
+    is_live = any(map(is_object, models))
+    if model is None and (inputs is not None or loss is not None):
+        word = "inputs" if inputs is not None else "loss"
+        raise InputError(f"{word}-without-object", f"{word} goes with a model that is an object: give model=", key=word)
+    context = named(models, inputs, loss) if is_live or inputs is not None or loss is not None else nullcontext(models)
+    with context as names:
+        texts = [str(one) for one in names]
+        yield None if model is None else texts if isinstance(model, list | tuple) else texts[0]
