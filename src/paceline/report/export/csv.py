@@ -24,7 +24,12 @@ COLUMNS = (
 
 
 def render(records: RunRecords) -> str:
-    """The whole table; a case without any measurement has one row, so that none is missed."""
+    """The whole table."""
+    return csv_text(COLUMNS, measurement_rows(records))
+
+
+def measurement_rows(records: RunRecords) -> list[dict[str, Any]]:
+    """A row for each measurement; a case without any has one row, so that none is missed."""
     rows: list[dict[str, Any]] = []
     for record in sorted(records.records, key=lambda record: record.case.index):
         shared = record_columns(record) | {
@@ -34,7 +39,7 @@ def render(records: RunRecords) -> str:
             "warnings": ";".join(dict.fromkeys(warning.kind for warning in record.warnings)),
         }
         rows += [shared | _figures(measurement) for measurement in record.measurements] or [shared]
-    return csv_text(COLUMNS, rows)
+    return rows
 
 
 def _figures(measurement: Measurement) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.analysis.figures import unique_labels
-from paceline.core.metric import Better
+from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report.export import Export
@@ -88,8 +88,7 @@ def _families(records: RunRecords) -> dict[str, Family]:
 
 def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement: Measurement, repeat: int) -> None:
     metric, interval = measurement.metric, measurement.interval
-    words = metric.unit.replace("/s", " per second").replace("/", " per ")
-    unit = _UNITS.get(metric.unit) or re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    unit = unit_word(metric.unit)
     scale = 0.01 if metric.unit == "%" else 1.0
     at = ",".join(f"{key}={value}" for key, value in measurement.at.items())
     labels = {**of_record, "scope": measurement.scope, "at": at, "repeat": str(repeat)}
@@ -106,9 +105,24 @@ def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement:
         samples[key if key not in samples else labels_of({**labels, "metric": metric.name})] = value * scale
 
 
+def unit_word(unit: str) -> str:
+    """What Prometheus calls a unit."""
+    words = unit.replace("/s", " per second").replace("/", " per ")
+    return _UNITS.get(unit) or re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+
+
+def stem_of(metric: Metric) -> str:
+    """What the names of a metric's values begin with, after the prefix."""
+    return _word(metric.name, unit_word(metric.unit))
+
+
+def _word(metric: str, unit: str) -> str:
+    return (re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric").removesuffix(f"_{unit}")
+
+
 def _name(metric: str, unit: str) -> str:
     """A legal name that ends with its unit, and with no ending that means something else."""
-    word = (re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric").removesuffix(f"_{unit}")
+    word = _word(metric, unit)
     name = f"{PREFIX}_{word}_{unit}" if unit else f"{PREFIX}_{word}"
     return f"{name}_value" if not unit and name.rpartition("_")[2] in _RESERVED else name
 
