@@ -48,8 +48,9 @@ def queries(document: Mapping[str, Any]) -> list[str]:
 
 def _units(metrics: Iterable[Metric]) -> str:
     """What may follow the name of a metric: its unit; those of rates depend on what is measured."""
-    words = sorted({word for metric in metrics if (word := unit_word(metric.unit))})
-    return f"(_({'|'.join([word for word in words if not word.endswith('_per_second')])}|[a-z0-9]+_per_second))?"
+    words = {unit_word(metric.unit) for metric in metrics}
+    fixed = sorted(word for word in words if word and not word.endswith("_per_second"))
+    return f"(_({'|'.join([*fixed, 'value', '[a-z0-9]+_per_second'])}))?"
 
 
 def _results(units: str) -> list[Panel]:

@@ -50,6 +50,10 @@ def make_cell(sheet: Any, value: object, *, bad: bool = False, bold: bool = Fals
         # Text stays text: a name that begins with '=' is not a formula.
         cell.value = one_line(value)[:32_000]
         cell.data_type = "s"
+    elif isinstance(value, float):
+        # As many digits as it takes: openpyxl would round to sixteen.
+        cell.value = repr(value)
+        cell.data_type = "n"
     else:
         cell.value = value
     if bad:

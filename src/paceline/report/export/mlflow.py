@@ -98,15 +98,15 @@ def _send_parent(client: MlflowClient, experiment: str, records: RunRecords, fil
 def _send_case(client: MlflowClient, experiment: str, parent: str, case: TrackedCase) -> None:
     record = case.record
     tags = {f"{PREFIX}.{name}": word for name, word in about_case(case).items()}
-    tags |= {f"{PREFIX}.unit.{_legal(name)}": unit for name, unit in case.units.items()}
-    tags |= {f"{PREFIX}.better.{_legal(name)}": better for name, better in case.better.items()}
-    tags |= {f"{PREFIX}.not_finite.{_legal(name)}": value for name, value in case.not_finite.items()}
+    tags |= {f"{PREFIX}.unit.{legal(name)}": unit for name, unit in case.units.items()}
+    tags |= {f"{PREFIX}.better.{legal(name)}": better for name, better in case.better.items()}
+    tags |= {f"{PREFIX}.not_finite.{legal(name)}": value for name, value in case.not_finite.items()}
     created = client.create_run(
         experiment, _milliseconds(record.started_at), {"mlflow.parentRunId": parent}, case.label
     )
     child: str = created.info.run_id
-    parameters = {_legal(name): str(value) for name, value in case.parameters.items()}
-    figures = {_legal(name): value for name, value in case.figures.items()}
+    parameters = {legal(name): str(value) for name, value in case.parameters.items()}
+    figures = {legal(name): value for name, value in case.figures.items()}
     _log(client, child, record.started_at, figures, parameters, tags)
     _end(client, child, record.is_success, record.started_at + timedelta(seconds=record.seconds))
 
@@ -141,7 +141,7 @@ def _fitting(values: Mapping[str, str], kind: str) -> dict[str, Any]:
     return {name: value if len(value) <= longest else f"{value[: longest - 3]}..." for name, value in values.items()}
 
 
-def _legal(name: str) -> str:
+def legal(name: str) -> str:
     """A name of the characters that MLflow takes."""
     return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII).strip("/. ")[:LONGEST_NAME] or "_"
 

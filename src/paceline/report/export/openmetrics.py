@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.analysis.figures import unique_labels
@@ -51,17 +51,14 @@ def render(records: RunRecords) -> str:
         "environment": fingerprint(run.environment),
         "tags": ",".join(run.tags),
     }
-    lines = [
-        f"# TYPE {PREFIX}_run info",
-        f"# HELP {PREFIX}_run The run that all other values are of.",
-        f"{PREFIX}_run_info{labels_of(about)} 1",
-    ]
-    return exposition(_families(records), lines)
+    # A gauge, as readers of Prometheus' older format, such as the textfile collector, know no type `info`.
+    info = Family("", "The run that all other values are of.", {labels_of(about): 1.0})
+    return exposition({f"{PREFIX}_run_info": info, **_families(records)})
 
 
-def exposition(families: Mapping[str, Family], before: Iterable[str] = ()) -> str:
-    """All families after these lines, and the end mark."""
-    lines = list(before)
+def exposition(families: Mapping[str, Family]) -> str:
+    """All families, and the end mark."""
+    lines: list[str] = []
     for name, family in families.items():
         lines += [f"# TYPE {name} {family.kind}"]
         lines += [f"# UNIT {name} {family.unit}"] if family.unit else []
@@ -99,7 +96,7 @@ def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement:
         values.append(("_low", f"lower end of the interval: {text}", interval.low))
         values.append(("_high", f"upper end of the interval: {text}", interval.high))
     for ending, help_text, value in values:
-        samples = families.setdefault(_name(f"{metric.name}{ending}", unit), Family(unit, help_text)).samples
+        samples = families.setdefault(sample_name(f"{metric.name}{ending}", unit), Family(unit, help_text)).samples
         key = labels_of(labels)
         # Two metrics whose names differ only in characters that are not allowed here stay two.
         samples[key if key not in samples else labels_of({**labels, "metric": metric.name})] = value * scale
@@ -120,7 +117,7 @@ def _word(metric: str, unit: str) -> str:
     return (re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric").removesuffix(f"_{unit}")
 
 
-def _name(metric: str, unit: str) -> str:
+def sample_name(metric: str, unit: str) -> str:
     """A legal name that ends with its unit, and with no ending that means something else."""
     word = _word(metric, unit)
     name = f"{PREFIX}_{word}_{unit}" if unit else f"{PREFIX}_{word}"
