@@ -38,7 +38,7 @@ def tracker_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, tracker=chosen[0] if chosen else None, **options)
 
     for name, one in sorted(TRACKERS.items(), reverse=True):
-        optional = {"is_flag": False, "flag_value": ""} if one.place.startswith("[") else {}
+        optional: dict[str, Any] = {"is_flag": False, "flag_value": ""} if one.place.startswith("[") else {}
         summary = f"{one.summary[0].upper()}{one.summary[1:]}."
         decorated = click.option(f"--{name}", f"to_{name}", metavar=one.place, help=summary, **optional)(decorated)
     return decorated
