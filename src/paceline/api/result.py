@@ -178,13 +178,13 @@ class Result(Mapping[str, Figure]):
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Every measurement as a row, as in `paceline report --csv`; each parameter has a column of its own."""
-        from paceline.report.export.csv import COLUMNS, rows_of
+        from paceline.report.export.csv import COLUMNS, measurement_rows
 
         parameters = {case.record.case.index: case.parameters for case in self.cases}
         rows = [
             {name: row.get(name) for name in COLUMNS if name != "parameters"}
             | {name: value for name, value in parameters[row["case"]].items() if name not in COLUMNS}
-            for row in rows_of(self.records)
+            for row in measurement_rows(self.records)
         ]
         return dataframe(rows)
 

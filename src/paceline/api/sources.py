@@ -140,13 +140,15 @@ def earlier_runs(texts: Sequence[str], store: str | None) -> Earlier | None:
 
 
 def _looks_like_a_file(text: str) -> bool:
-    return "/" in text or text.endswith((".jsonl", ".json"))
+    return "/" in text or text.endswith((".jsonl", ".json", ".json.gz"))
 
 
 def _file(path: Path) -> Side:
     from paceline.analysis.diagnose.superbench import read_results
-    from paceline.report.export import jsonl
+    from paceline.report.export import jsonl, pyperf
 
+    if pyperf.is_theirs(path):
+        return Side(str(path), (pyperf.read(path),))
     try:
         with path.open(encoding="utf-8") as lines:
             first = lines.readline()

@@ -1,4 +1,4 @@
-"""List benchmarks, models, suites or servers, and what could not be loaded."""
+"""List benchmarks, models, suites, servers, exports or files, and what could not be loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from paceline.core.registry import Kind
 
-KINDS = ("benchmarks", "models", "suites", "servers")
+KINDS = ("benchmarks", "models", "suites", "servers", "exports", "files")
 
 
 @click.command()
@@ -40,6 +40,20 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         from paceline.runner.suite_file import load_suite, shipped
 
         return [{"name": name, "summary": load_suite(name).description} for name in shipped()], []
+    if kind == "files":
+        from paceline.cli._tool_files import FILES
+
+        return [{"name": name, "summary": file.summary} for name, file in FILES.items()], []
+    if kind == "exports":
+        from paceline.report.export import EXPORTS, TRACKERS
+
+        exports = EXPORTS.registry()
+        both: list[Any] = [
+            *sorted(exports.entries.values(), key=lambda one: one.order),
+            *TRACKERS.registry().entries.values(),
+        ]
+        disabled = [{"module": failure.module, "reason": failure.reason} for failure in exports.broken]
+        return [{"name": one.name, "summary": one.summary} for one in both], disabled
     from paceline.core.benchmark import BENCHMARKS
     from paceline.models import MODELS
     from paceline.servers import SERVERS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,18 +21,46 @@ PAGES = {"html": "A self-contained page.", "md": "Markdown.", "png": "The overvi
 
 EXPORTS = dict(sorted(export.EXPORTS.registry().entries.items(), key=lambda item: (item[1].order, item[0])))
 FORMATS = PAGES | {name: f"{one.summary[0].upper()}{one.summary[1:]}." for name, one in EXPORTS.items()}
+TRACKERS = export.TRACKERS.registry().entries
 SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".png": "png"}
 SUFFIXES |= {suffix: name for name, one in EXPORTS.items() for suffix in one.suffixes}
+
+
+def tracker_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A flag for each tracker; the command gets the one that was used, and the place, as its `tracker`."""
+
+    @wraps(command)
+    def decorated(*arguments: Any, **options: Any) -> None:
+        places = {name: options.pop(f"to_{name}") for name in TRACKERS}
+        chosen = [(TRACKERS[name], place) for name, place in places.items() if place is not None]
+        if len(chosen) > 1:
+            raise click.UsageError(f"--{' and --'.join(one.name for one, _ in chosen)} exclude each other; choose one")
+        command(*arguments, tracker=chosen[0] if chosen else None, **options)
+
+    for name, one in sorted(TRACKERS.items(), reverse=True):
+        optional: dict[str, Any] = {"is_flag": False, "flag_value": ""} if one.place.startswith("[") else {}
+        summary = f"{one.summary[0].upper()}{one.summary[1:]}."
+        decorated = click.option(f"--{name}", f"to_{name}", metavar=one.place, help=summary, **optional)(decorated)
+    return decorated
 
 
 @click.command("report")
 @click.argument("run", default="last", shell_complete=_names.runs)
 @format_options(FORMATS, SUFFIXES)
+@tracker_options
 @click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")
 @click.option("--charts", metavar="DIR", help="Every chart as a picture, and its data as CSV, into this folder.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
 @click.option("--store", metavar="URL", help="Where results are stored.")
-def command(run: str, every: bool, charts: str | None, is_opened: bool, answer: Answer, store: str | None) -> None:
+def command(
+    run: str,
+    every: bool,
+    charts: str | None,
+    is_opened: bool,
+    answer: Answer,
+    tracker: tuple[export.Tracker, str] | None,
+    store: str | None,
+) -> None:
     """Show RUN: an id, the beginning of one, its tag, or 'last'. Without a format, a table on the terminal."""
     from paceline.api.sources import known_ceilings
     from paceline.report import vega
@@ -43,7 +72,9 @@ def command(run: str, every: bool, charts: str | None, is_opened: bool, answer: 
     kind = "html" if is_opened else kind
     if charts is not None and (answer.output or kind):
         raise click.UsageError("--charts goes alone: it writes several files into its own folder")
-    on_terminal = kind is None and charts is None
+    if tracker is not None and (answer.output or kind or charts is not None):
+        raise click.UsageError(f"--{tracker[0].name} goes alone: it writes no file here")
+    on_terminal = kind is None and charts is None and tracker is None
     if charts is not None or kind == "png":
         vega.warm_up()  # while the run is read
     with open_reader(store) as opened:
@@ -59,6 +90,9 @@ def command(run: str, every: bool, charts: str | None, is_opened: bool, answer: 
             raise InputError("cannot-write", message, value=charts) from None
         for path in written:
             click.echo(str(path))
+        return
+    if tracker is not None:
+        click.echo(_send(records, *tracker))
         return
     if kind is None:
         from paceline.core.gc_pause import no_garbage
@@ -80,6 +114,15 @@ def command(run: str, every: bool, charts: str | None, is_opened: bool, answer: 
     write(content.encode() if isinstance(content, str) else content, answer.output or target)
     if is_opened:
         _open(Path(answer.output or target))
+
+
+def _send(records: RunRecords, tracker: export.Tracker, place: str) -> str:
+    from paceline.cli._sources import known_ceilings
+    from paceline.report.export import jsonl
+    from paceline.report.run.document import to_html
+
+    page = to_html(records, ceilings=known_ceilings(records))
+    return tracker.send(records, place, {"report.html": page, "records.jsonl": jsonl.render(records)})
 
 
 def _open(page: Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.analysis.trend.series import History
     from paceline.cli._run_list import ListedRun
     from paceline.core.run import RunRecords
+    from paceline.store.store import Store
 
 MOST_RUNS = 1000
 LISTED = 20
@@ -38,7 +39,7 @@ STATUSES = get_args(RunStatus)
     "spool",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="First import records that could not be stored when they were measured.",
+    help="First import records that could not be stored when they were measured, or results of pyperf.",
 )
 @click.option("--trend", metavar="METRIC", help="The history of this metric over runs, and where it changed.")
 @click.option("--benchmark", default="", metavar="NAME", help="Of a history: only this benchmark.")
@@ -95,15 +96,7 @@ def command(
     left = 0
     with (open_existing if spool is None else open_store)(store) as opened:
         if spool is not None:
-            imported, reasons = opened.import_spool(spool)
-            left = len(reasons)
-            shown = reasons[:MOST_REASONS] + ([f"{left - MOST_REASONS} more lines"] if left > MOST_REASONS else [])
-            if reasons and not imported:
-                message = f"no record could be imported: {'; '.join(shown)}"
-                raise InputError("nothing-imported", message, value=str(spool))
-            click.echo(f"{imported} records imported from {spool}", err=True)
-            for reason in shown:
-                click.echo(f"paceline: not imported: {reason}", err=True)
+            left = _import(opened, spool)
         if trend is None:
             rows = _run_list.listed(
                 opened, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search
@@ -132,6 +125,27 @@ def command(
 
 for _command in COMMANDS:
     command.add_command(_command)
+
+
+def _import(opened: Store, path: Path) -> int:
+    """Take over a spool, or a file of pyperf; how many lines of a spool stay in it."""
+    from paceline.report.export import pyperf
+
+    if pyperf.is_theirs(path):
+        loaded = pyperf.read(path)
+        opened.import_run(loaded)
+        click.echo(f"{len(loaded.records)} records of pyperf imported as run {loaded.run.id}", err=True)
+        return 0
+    imported, reasons = opened.import_spool(path)
+    left = len(reasons)
+    shown = reasons[:MOST_REASONS] + ([f"{left - MOST_REASONS} more lines"] if left > MOST_REASONS else [])
+    if reasons and not imported:
+        message = f"no record could be imported: {'; '.join(shown)}"
+        raise InputError("nothing-imported", message, value=str(path))
+    click.echo(f"{imported} records imported from {path}", err=True)
+    for reason in shown:
+        click.echo(f"paceline: not imported: {reason}", err=True)
+    return left
 
 
 def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> History:

@@ -1,6 +1,8 @@
-"""Show one benchmark, model or suite: its parameters, metrics or cases."""
+"""Show one benchmark, model or suite, or print a file for another tool: a schema, a dashboard."""
 
 from __future__ import annotations
+
+import json
 
 import click
 
@@ -12,6 +14,7 @@ from paceline.core.parameter_text import REQUIRED, UNSET, show_default, show_val
 @click.argument("name")
 def command(name: str) -> None:
     """Show what NAME is."""
+    from paceline.cli._tool_files import FILES
     from paceline.core.benchmark import BENCHMARKS
     from paceline.models import MODELS
     from paceline.models.generated import PREFIX
@@ -41,9 +44,11 @@ def command(name: str) -> None:
         click.echo(f"  task: {spec.task}; default batch: {spec.batch_size} {spec.sample}s")
         for key, value in spec.settings.items():
             click.echo(f"  {key}: {value}")
+    elif name in FILES:
+        click.echo(json.dumps(FILES[name].make(), indent=1))
     elif name in shipped():
         click.echo(shipped()[name].read_text(encoding="utf-8").rstrip())
     else:
-        guess = nearest(name, [*BENCHMARKS.registry().entries, *MODELS.registry().entries, *shipped()])
+        guess = nearest(name, [*BENCHMARKS.registry().entries, *MODELS.registry().entries, *shipped(), *FILES])
         message = f"nothing is called '{name}'" + (f": did you mean '{guess}'?" if guess else "; see paceline list")
         raise InputError("unknown-name", message, value=name, suggestion=guess)

@@ -38,9 +38,20 @@ class Parameters(BaseModel):
         return self
 
     @classmethod
-    def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
-        """Fields beyond its own that it takes when it has these values; none, unless it says otherwise."""
+    def choices(cls) -> Mapping[str, type[Parameters]]:
+        """Classes whose fields it takes, too, by the value of its one field that calls for them; usually none."""
         return {}
+
+    @classmethod
+    def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
+        """Fields beyond its own that it takes when it has these values."""
+        choices = cls.choices()
+        if not choices:
+            return {}
+        (key,) = cls.model_fields
+        named = values.get(key, cls.model_fields[key].default)
+        chosen = [choices[str(one)] for one in (named if isinstance(named, list) else [named]) if str(one) in choices]
+        return {name: field for one in chosen for name, field in one.model_fields.items() if name != key}
 
 
 SPAN = 8.0  # seconds

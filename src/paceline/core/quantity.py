@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, ValidationInfo
 if TYPE_CHECKING:
     from paceline.core.stats import Interval
 
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)\s*$")
+_AMOUNT = r"^\s*([+-]?(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_NUMBER = re.compile(_AMOUNT + r"([^\d\s]*)\s*$")
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _ENDINGS = {"iB": 1024, "B": 1000, "": 1000}
@@ -91,6 +92,19 @@ def parse_fraction(text: object) -> float:
     return _read(text, {"": 1.0}, "fraction", "1% or 0.01")
 
 
+def _pattern(units: Iterable[str], ending: str = "") -> str:
+    """A number with one of these units, as a regular expression that every tool reads alike."""
+    return f"{_AMOUNT}({'|'.join(units)})\\s*{ending}$"
+
+
+# How each of them is written as text, by what reads it.
+PATTERNS: dict[Callable[..., object], str] = {
+    parse_duration: _pattern(["", *_SECONDS]),
+    read_latency: _pattern(_SECONDS),
+    parse_size: _pattern(_BYTES),
+    parse_rate: _pattern(_COUNTS, f"(/\\s*({'|'.join(_SECONDS)})\\s*)?"),
+    parse_fraction: _pattern(["", "%"]),
+}
 TYPED = "typed"  # in the context of a validation: a person wrote the values
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Latency = Annotated[float, BeforeValidator(read_latency)]

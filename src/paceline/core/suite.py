@@ -355,12 +355,17 @@ def takes_list(annotation: Any) -> bool:
 
 def parts_of(annotation: Any, values: Mapping[str, Any]) -> dict[str, FieldInfo] | None:
     """The fields of a parameter that has parts, where these have the values; None for one without parts."""
-    candidates = [annotation, *get_args(annotation)]
-    inner = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    inner = part_of(annotation)
     if inner is None:
         return None
     more = inner.more_fields(values) if issubclass(inner, Parameters) else {}
     return {**inner.model_fields, **more}
+
+
+def part_of(annotation: Any) -> type[BaseModel] | None:
+    """The class of a parameter that has parts; None for one without parts."""
+    candidates = [annotation, *get_args(annotation)]
+    return next((one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)), None)
 
 
 def only(cases: Sequence[Case], filters: Sequence[str], suite: str) -> list[Case]:

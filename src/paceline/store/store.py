@@ -28,7 +28,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
-from paceline.core.run import Run, RunStatus
+from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.core.session import machine_key, session_of
 from paceline.store import codec, location, spool
 from paceline.store.location import Location
@@ -149,6 +149,17 @@ class Store(Reader):
             raise StoreError(f"could not import the spool file '{path}': {error.strerror}") from error
         except SQLAlchemyError as error:
             raise store_error(f"import '{path}'", self.location, error) from error
+
+    def import_run(self, loaded: RunRecords) -> None:
+        """Store a run that another tool measured, all of it or nothing; one that is here already is refused."""
+        run = loaded.run
+        if self.has(run.id):
+            message = f"run '{run.id}' was imported already; `paceline report {run.id}` shows it"
+            raise InputError("imported-already", message, value=run.id)
+        with self.writing(f"import run '{run.id}'") as connection:
+            self.begin_within(connection, run)
+            for record in loaded.records:
+                self.add_within(connection, record)
 
     def has(self, run_id: str) -> bool:
         """Whether there is a run of this id."""

@@ -1,7 +1,8 @@
-"""`paceline results --import` with files that are no spool, or hold only some records that can be taken."""
+"""`paceline results --import` with files of pyperf, that are no spool, or hold only some records that can be taken."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,32 @@ def test_what_stays_in_the_file_is_told_and_shows_in_the_exit_code(store: str, t
     assert f"not imported: {path}, line 2: it is not a spooled record" in done.output
     assert "2 of 2" in done.output  # the list of runs comes all the same
     assert path.read_text() == "half a li\n"
+
+
+def pyperf_file(path: Path, *values: object) -> Path:
+    runs = [{"values": list(values), "metadata": {"date": "2026-03-14 09:26:53"}}]
+    benchmark = {"metadata": {"name": "sort", "unit": "second"}, "runs": runs}
+    path.write_text(json.dumps({"version": "1.0", "benchmarks": [benchmark]}))
+    return path
+
+
+def test_a_file_of_pyperf_becomes_a_run_once_and_stays_where_it_is(store: str, tmp_path: Path) -> None:
+    path = pyperf_file(tmp_path / "bench.json", 0.1, 0.3)
+    done = take(store, path)
+    assert done.exit_code == 0
+    assert "1 records of pyperf imported as run 20260314-092653-" in done.output
+    with open_store(store) as opened:
+        loaded = opened.load(opened.find_run("20260314-092653"))
+    assert loaded.run.status == "finished"
+    assert loaded.records[0].measurements[0].samples == [0.1, 0.3]
+    assert loaded.all_ok
+    again = take(store, path).exception
+    assert isinstance(again, InputError) and again.code == "imported-already"
+    assert path.exists()
+
+
+def test_a_file_of_pyperf_with_a_wrong_value_is_refused_and_nothing_is_stored(store: str, tmp_path: Path) -> None:
+    refused = take(store, pyperf_file(tmp_path / "bench.json", 0.1, -1)).exception
+    assert isinstance(refused, InputError) and refused.code == "not-a-pyperf-file"
+    with open_store(store) as opened:
+        assert [row.id for row in opened.runs(limit=None)] == ["run-1"]

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, field_validator, model_validator
-from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError, located
 from paceline.core.network import OTHER_HOSTS, PROGRAM, WORD, FromNetwork
@@ -197,14 +196,9 @@ class ServerChoice(Parameters):
             return server.Settings.read(self.model_dump())
 
     @classmethod
-    def more_fields(cls, values: Mapping[str, Any]) -> Mapping[str, FieldInfo]:
-        """The settings of the server that is named, or of several, or of the one that nobody has to name."""
-        named = values.get("kind", cls.model_fields["kind"].default)
-        fields: dict[str, FieldInfo] = {}
-        for kind in named if isinstance(named, list) else [named]:
-            server = SERVERS.registry().entries.get(str(kind))
-            fields |= server.Settings.model_fields if server is not None else {}
-        return {name: field for name, field in fields.items() if name not in cls.model_fields}
+    def choices(cls) -> Mapping[str, type[Parameters]]:
+        """The settings of each server."""
+        return {name: server.Settings for name, server in SERVERS.registry().entries.items()}
 
 
 class ClientParameters(Parameters):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import textwrap
@@ -14,7 +13,7 @@ import numpy as np
 
 from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
 from paceline.analysis.figures import shortened
-from paceline.core.errors import InputError, MissingDependency
+from paceline.core.errors import InputError
 from paceline.report.charts import draw_png
 from paceline.report.diagnose.charts import accused_in, strips
 from paceline.report.document import (
@@ -34,6 +33,7 @@ from paceline.report.document import (
 from paceline.report.export.csv import csv_text
 from paceline.report.numbers import change, share, show_value
 from paceline.report.text import humanize, one_line
+from paceline.report.workbook import add_sheet, append_row, make_cell, new_workbook, saved
 
 NAMED = 4  # nodes that a sentence can hold
 REASONS = 6  # per node on a terminal; other forms have all
@@ -342,24 +342,18 @@ def as_csv(diagnosis: Diagnosis) -> str:
 
 def as_xlsx(diagnosis: Diagnosis) -> bytes:
     """A workbook: the verdict on each node, every finding, and the values behind them."""
-    try:
-        from openpyxl import Workbook
-    except ImportError:
-        raise MissingDependency("openpyxl, which writes workbooks,", "pip install 'paceline[exports]'") from None
-    book = Workbook(write_only=True)
+    book = new_workbook()
     _verdict_sheet(book, diagnosis)
     _finding_sheet(book, diagnosis)
     _value_sheet(book, diagnosis)
-    written = io.BytesIO()
-    book.save(written)
-    return written.getvalue()
+    return saved(book)
 
 
 def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
-    sheet = _sheet(book, "Verdicts", (18, 14, 26, 10, 90))
-    _append(sheet, (answer(diagnosis),), bold=True)
+    sheet = add_sheet(book, "Verdicts", (18, 14, 26, 10, 90))
+    append_row(sheet, (answer(diagnosis),), bold=True)
     sheet.append([])
-    _append(sheet, ("Node", "Verdict", "Categories", "Findings", "Why"), bold=True)
+    append_row(sheet, ("Node", "Verdict", "Categories", "Findings", "Why"), bold=True)
     for verdict in diagnosis.verdicts:
         findings = reasons(verdict)
         why = [f"{describe(finding)} {change(finding.change)}".rstrip() for finding in findings[:MOST_REASONS]]
@@ -367,21 +361,21 @@ def _verdict_sheet(book: Any, diagnosis: Diagnosis) -> None:
             why.append(f"and {len(findings) - MOST_REASONS} more")
         categories = ", ".join(verdict.categories)
         cells = (verdict.node, _shout(verdict.state), categories, len(verdict.accusations), "; ".join(why))
-        _append(sheet, cells, bad=verdict.state is State.DEFECTIVE)
+        append_row(sheet, cells, bad=verdict.state is State.DEFECTIVE)
 
 
 def _finding_sheet(book: Any, diagnosis: Diagnosis) -> None:
-    sheet = _sheet(book, "Findings", (18, 14, 18, 18, 12, 56, 14, 12, 14, 12, 34))
+    sheet = add_sheet(book, "Findings", (18, 14, 18, 18, 12, 56, 14, 12, 14, 12, 34))
     names = ("Node", "Verdict", "Rule", "Category", "Kind", "Metric")
-    _append(sheet, (*names, "Value", "Unit", "Baseline", "Change", "Condition"), bold=True)
+    append_row(sheet, (*names, "Value", "Unit", "Baseline", "Change", "Condition"), bold=True)
     for verdict in diagnosis.verdicts:
         for finding in verdict.findings:
             texts = (verdict.node, _shout(verdict.state), finding.rule, finding.category, finding.kind, finding.metric)
-            row = [_cell(sheet, text, bad=finding.accuses) for text in texts]
-            moved = _cell(sheet, _finite(finding.change))
+            row = [make_cell(sheet, text, bad=finding.accuses) for text in texts]
+            moved = make_cell(sheet, _finite(finding.change))
             moved.number_format = "0.0%"
-            values = (_cell(sheet, value) for value in (finding.value, finding.unit, finding.baseline))
-            sheet.append([*row, *values, moved, _cell(sheet, finding.text)])
+            values = (make_cell(sheet, value) for value in (finding.value, finding.unit, finding.baseline))
+            sheet.append([*row, *values, moved, make_cell(sheet, finding.text)])
 
 
 def _value_sheet(book: Any, diagnosis: Diagnosis) -> None:
@@ -393,51 +387,22 @@ def _value_sheet(book: Any, diagnosis: Diagnosis) -> None:
         metrics = {metric for _, metric in accused}
         columns = [(place, one) for place, one in columns if one.name in metrics][: MOST_CELLS // len(table.nodes)]
         note = "Only metrics with findings; the results themselves have all."
-    sheet = _sheet(book, "Values", (18, 14, *(16 for _ in columns)))
+    sheet = add_sheet(book, "Values", (18, 14, *(16 for _ in columns)))
     if note:
-        _append(sheet, (note,))
+        append_row(sheet, (note,))
     names = [f"{column.name} [{column.unit}]" if column.unit else column.name for _, column in columns]
-    _append(sheet, ("Node", "Verdict", *names), bold=True)
+    append_row(sheet, ("Node", "Verdict", *names), bold=True)
     rows = dict(zip(table.nodes, table.values, strict=True))
     for verdict in diagnosis.verdicts:
-        row = [_cell(sheet, verdict.node), _cell(sheet, _shout(verdict.state), bad=verdict.state is State.DEFECTIVE)]
+        row = [
+            make_cell(sheet, verdict.node),
+            make_cell(sheet, _shout(verdict.state), bad=verdict.state is State.DEFECTIVE),
+        ]
         for place, column in columns:
             value = float(rows[verdict.node][place])
             bad = (verdict.node, column.name) in accused
-            row.append(_cell(sheet, None if math.isnan(value) else value, bad=bad))
+            row.append(make_cell(sheet, None if math.isnan(value) else value, bad=bad))
         sheet.append(row)
-
-
-def _sheet(book: Any, title: str, widths: tuple[int, ...]) -> Any:
-    from openpyxl.utils import get_column_letter
-
-    sheet = book.create_sheet(title)
-    for number, width in enumerate(widths, start=1):
-        sheet.column_dimensions[get_column_letter(number)].width = width
-    return sheet
-
-
-def _append(sheet: Any, values: tuple[object, ...], *, bad: bool = False, bold: bool = False) -> None:
-    sheet.append([_cell(sheet, value, bad=bad, bold=bold) for value in values])
-
-
-def _cell(sheet: Any, value: object, *, bad: bool = False, bold: bool = False) -> Any:
-    from openpyxl.cell import WriteOnlyCell
-    from openpyxl.styles import Font, PatternFill
-
-    cell = WriteOnlyCell(sheet)
-    if isinstance(value, str):
-        # Text stays text: a name that begins with '=' is not a formula.
-        cell.value = one_line(value)[:32_000]
-        cell.data_type = "s"
-    else:
-        cell.value = value
-    if bad:
-        cell.fill = PatternFill("solid", fgColor="FFFDECEA")
-        cell.font = Font(color="FF9C0006", bold=bold)
-    elif bold:
-        cell.font = Font(bold=True)
-    return cell
 
 
 def _shout(state: State) -> str:

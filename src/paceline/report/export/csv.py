@@ -25,11 +25,11 @@ COLUMNS = (
 
 def render(records: RunRecords) -> str:
     """The whole table."""
-    return csv_text(COLUMNS, rows_of(records))
+    return csv_text(COLUMNS, measurement_rows(records))
 
 
-def rows_of(records: RunRecords) -> list[dict[str, Any]]:
-    """Every measurement; a case without any has one row, so that none is missed."""
+def measurement_rows(records: RunRecords) -> list[dict[str, Any]]:
+    """A row for each measurement; a case without any has one row, so that none is missed."""
     rows: list[dict[str, Any]] = []
     for record in sorted(records.records, key=lambda record: record.case.index):
         shared = record_columns(record) | {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.analysis.figures import unique_labels
-from paceline.core.metric import Better
+from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report.export import Export
@@ -51,17 +51,14 @@ def render(records: RunRecords) -> str:
         "environment": fingerprint(run.environment),
         "tags": ",".join(run.tags),
     }
-    lines = [
-        f"# TYPE {PREFIX}_run info",
-        f"# HELP {PREFIX}_run The run that all other values are of.",
-        f"{PREFIX}_run_info{labels_of(about)} 1",
-    ]
-    return exposition(_families(records), lines)
+    # A gauge, as readers of Prometheus' older format, such as the textfile collector, know no type `info`.
+    info = Family("", "The run that all other values are of.", {labels_of(about): 1.0})
+    return exposition({f"{PREFIX}_run_info": info, **_families(records)})
 
 
-def exposition(families: Mapping[str, Family], before: Iterable[str] = ()) -> str:
-    """All families after these lines, and the end mark."""
-    lines = list(before)
+def exposition(families: Mapping[str, Family]) -> str:
+    """All families, and the end mark."""
+    lines: list[str] = []
     for name, family in families.items():
         lines += [f"# TYPE {name} {family.kind}"]
         lines += [f"# UNIT {name} {family.unit}"] if family.unit else []
@@ -88,8 +85,7 @@ def _families(records: RunRecords) -> dict[str, Family]:
 
 def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement: Measurement, repeat: int) -> None:
     metric, interval = measurement.metric, measurement.interval
-    words = metric.unit.replace("/s", " per second").replace("/", " per ")
-    unit = _UNITS.get(metric.unit) or re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    unit = unit_word(metric.unit)
     scale = 0.01 if metric.unit == "%" else 1.0
     at = ",".join(f"{key}={value}" for key, value in measurement.at.items())
     labels = {**of_record, "scope": measurement.scope, "at": at, "repeat": str(repeat)}
@@ -100,15 +96,30 @@ def _add(families: dict[str, Family], of_record: Mapping[str, str], measurement:
         values.append(("_low", f"lower end of the interval: {text}", interval.low))
         values.append(("_high", f"upper end of the interval: {text}", interval.high))
     for ending, help_text, value in values:
-        samples = families.setdefault(_name(f"{metric.name}{ending}", unit), Family(unit, help_text)).samples
+        samples = families.setdefault(sample_name(f"{metric.name}{ending}", unit), Family(unit, help_text)).samples
         key = labels_of(labels)
         # Two metrics whose names differ only in characters that are not allowed here stay two.
         samples[key if key not in samples else labels_of({**labels, "metric": metric.name})] = value * scale
 
 
-def _name(metric: str, unit: str) -> str:
+def unit_word(unit: str) -> str:
+    """What Prometheus calls a unit."""
+    words = unit.replace("/s", " per second").replace("/", " per ")
+    return _UNITS.get(unit) or re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+
+
+def stem_of(metric: Metric) -> str:
+    """What the names of a metric's values begin with, after the prefix."""
+    return _word(metric.name, unit_word(metric.unit))
+
+
+def _word(metric: str, unit: str) -> str:
+    return (re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric").removesuffix(f"_{unit}")
+
+
+def sample_name(metric: str, unit: str) -> str:
     """A legal name that ends with its unit, and with no ending that means something else."""
-    word = (re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_") or "metric").removesuffix(f"_{unit}")
+    word = _word(metric, unit)
     name = f"{PREFIX}_{word}_{unit}" if unit else f"{PREFIX}_{word}"
     return f"{name}_value" if not unit and name.rpartition("_")[2] in _RESERVED else name
 

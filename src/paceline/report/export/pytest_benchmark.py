@@ -32,7 +32,7 @@ def render(records: RunRecords) -> str:
     benchmarks = [
         _benchmark(record, one_line(label), times)
         for record, label in zip(ordered, labels, strict=True)
-        if (times := _times(record)) is not None
+        if (times := time_of(record)) is not None
     ]
     if not benchmarks:
         message = f"run '{run.id}' has no case with samples of a time, which is all that pytest-benchmark knows"
@@ -55,7 +55,7 @@ def render(records: RunRecords) -> str:
     return json.dumps(document, indent=4, allow_nan=False, default=str) + "\n"
 
 
-def _times(record: Record) -> Measurement | None:
+def time_of(record: Record) -> Measurement | None:
     """The time that stands for the case: what its headline was computed from, otherwise the first that was sampled."""
     headline = headline_of(record)
     names = [headline.derived_from, headline.metric.name] if headline is not None else []

@@ -21,7 +21,7 @@ NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[n"\\])*)"')
 NUMBER = re.compile(r"NaN|[+-]?Inf|[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 ESCAPED = re.compile(r'(?:[^"\\\n]|\\[n"\\])*')
-SUFFIXES = {"gauge": ("",), "info": ("_info",)}
+SUFFIXES = {"gauge": ("",)}
 
 
 @dataclass
@@ -95,7 +95,7 @@ def test_values_units_intervals_and_labels() -> None:
     assert times.samples[tuple(sorted(labels.items()))] == pytest.approx(0.1)
     assert families["paceline_throughput_images_per_second"].unit == "images_per_second"
     assert set(families) >= {"paceline_step_time_low_seconds", "paceline_step_time_high_seconds"}
-    (info,) = families["paceline_run"].samples
+    (info,) = families["paceline_run_info"].samples
     assert dict(info)["host"] == "node-07" and dict(info)["commit"] == "3f9c1d2e"
     assert set(families["paceline_case_success"].samples.values()) == {1.0}
 

@@ -88,7 +88,7 @@ def test_the_command_writes_them(store: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "start"),
     [
-        (["--openmetrics"], "# TYPE paceline_run info"),
+        (["--openmetrics"], "# TYPE paceline_run_info gauge"),
         (["--pytest-benchmark"], "{"),
         (["-o", "x.prom"], "x.prom"),
         (["-o", "x.parquet"], "x.parquet"),
