@@ -150,6 +150,14 @@ class Benchmark(ABC, Generic[P]):
         return " ".join(f"{key}={value}" for key, value in changed.items())
 
     @classmethod
+    def written_out(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values as parameters have them, of a user who named them in another form, such as a file that says them.
+
+        Never called for a case that came over the network.
+        """
+        return values
+
+    @classmethod
     def check(cls, parameters: P, case: Case) -> None:
         """Refuse, before anything runs, what the parameters alone do not show to be wrong (raise InputError)."""
 

@@ -42,12 +42,16 @@ class LoadPlan(LoadShare):
     """One load, drawn from one seed."""
 
     @classmethod
-    def of(cls, load: LoadParameters | Schedule, requests: Sequence[Prepared], seed: int) -> LoadPlan:
+    def of(
+        cls, load: LoadParameters | Schedule, requests: Sequence[Prepared], seed: int, *, in_turn: bool = False
+    ) -> LoadPlan:
         """Draw arrivals, kinds and delays; each from a stream of its own, so that none changes the others."""
         streams = np.random.SeedSequence(seed).spawn(3)
         for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
 
         def draw_kinds(number: int) -> NDArray[np.int32]:
+            if in_turn:
+                return (np.arange(number) % len(requests)).astype(np.int32)
             return for_kinds.integers(0, len(requests), number).astype(np.int32)
 
         if isinstance(load, Schedule) or load.loop == "open":
@@ -157,6 +161,7 @@ def drive(
     timeout: float = 30.0,
     connections: int | None = None,
     streaming: bool = False,
+    in_turn: bool = False,
     keep: int = 0,
     on_answer: Callable[[int, bytes], None] | None = None,
     go_on: Callable[[], bool] = lambda: True,
@@ -172,6 +177,7 @@ def drive(
     - timeout: how many seconds an answer is waited for
     - connections: how many there may be at a time; unset is what the system grants
     - streaming: answers are streams of events; the trace has the time of each piece
+    - in_turn: requests one after the other, instead of drawn at random
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
     - go_on: called many times a second; false ends the load, and what has no answer by then is broken or unsent
     - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
@@ -181,7 +187,7 @@ def drive(
     if endpoint.is_grpc:
         require_grpc()
     cost = cost_of(requests, is_grpc=endpoint.is_grpc)
-    plan = LoadPlan.of(load, requests, seed)
+    plan = LoadPlan.of(load, requests, seed, in_turn=in_turn)
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)

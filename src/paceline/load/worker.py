@@ -28,7 +28,7 @@ from paceline.load.http_client import HttpClient
 from paceline.load.server_timing import carries_text, is_error, read_stages
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
-from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, Trace, WorkerResults, clock
+from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, WRONG, Log, Times, Trace, WorkerResults, clock
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
@@ -202,7 +202,7 @@ class _Run:
         pause = task.think_time
         if task.down is not None:
             pause += float(task.down[row % len(task.down)]) + self._log.size[row] / task.down_bandwidth
-        if status < OK and status != TIMED_OUT:
+        if status < OK and status not in (TIMED_OUT, WRONG):
             pause = max(pause, _AFTER_FAILURE)
         if self._is_over(clock() + int(pause * 1e9)):
             self._count(row)  # a user who thinks about a request that will not be sent is not waited for
@@ -247,6 +247,7 @@ class _Run:
             tokens=tokens if task.streaming else None,
             cpu_seconds=cpu_seconds,
             dispatched=seconds(log.dispatched) - up,
+            causes=log.causes,
         )
         return WorkerResults(trace, log.answers)
 
