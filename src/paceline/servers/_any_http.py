@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import field_validator
 
@@ -56,6 +56,14 @@ class AnyHttpSettings(ServerSettings):
 
     IMPORTED: ClassVar[tuple[str, ...]] = ("from_curl", "openapi", "operation")
 
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, is_typed: bool = False) -> Self:
+        try:
+            return super().read(values, is_typed=is_typed)
+        except InputError as error:
+            error.value = None if error.key in ("header", "path") else error.value  # it may be a secret
+            raise
+
     @field_validator("header", "expect_status", "expect_json", mode="before")
     @classmethod
     def _one_or_several(cls, given: object) -> object:
@@ -69,12 +77,12 @@ class AnyHttpSettings(ServerSettings):
     def _is_path(cls, path: str | None) -> str | None:
         if path is None:
             return None
-        if not path.startswith("/") or "#" in path or not (path.isascii() and path.isprintable()) or " " in path:
-            raise ValueError(f"'{path}' is not a path; write it like /predict or /predict?top=5, without spaces")
         for _, name, value in _QUERY.findall(path):
             if _SECRET_NAME.search(name) and _VARIABLE.fullmatch(value) is None:
                 message = f"{name} in the query is a secret, and would be kept with the results"
                 raise ValueError(f"{message}: put it into an environment variable and write {name}=$NAME")
+        if not path.startswith("/") or "#" in path or not (path.isascii() and path.isprintable()) or " " in path:
+            raise ValueError(f"'{path}' is not a path; write it like /predict or /predict?top=5, without spaces")
         return path
 
     @field_validator("header")

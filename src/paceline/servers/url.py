@@ -101,6 +101,9 @@ class Url(Server):
         if settings.token_env is not None and settings.token_file is not None:
             message = "token_env and token_file say the same thing; give one of them"
             raise InputError("conflicting-keys", message, key="server.token_file")
+        if (settings.used or need.wire == "http") and not need.allow_import:
+            message = "wire http: only a case that was started on this machine may say what is sent"
+            raise InputError("not-from-network", message, key="wire", value="http")
         if need.wire == "http":
             cls._check_http(settings)
         elif settings.used:
@@ -111,9 +114,6 @@ class Url(Server):
             raise InputError("missing-key", message, key="server.model")
         if need.allow_import:
             return
-        if settings.used or need.wire == "http":
-            message = "wire http: only a case that was started on this machine may say what is sent"
-            raise InputError("not-from-network", message, key="wire", value="http")
         if settings.token_env is not None or settings.token_file is not None:
             message = "token_env, token_file: only a case that was started on this machine may read its secrets"
             given = "token_env" if settings.token_env is not None else "token_file"
