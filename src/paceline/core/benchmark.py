@@ -96,6 +96,7 @@ class Progress:
     samples: tuple[float, ...] = ()
     work: float | None = None  # per sample, to show a rate
     rate_unit: str = ""
+    load: Mapping[str, float] = field(default_factory=dict)  # of a server's last second: rate, failures, p50, p99
 
 
 @dataclass(frozen=True)

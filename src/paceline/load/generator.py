@@ -17,6 +17,7 @@ from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
 from paceline.load.grpc_client import require_grpc
+from paceline.load.live import Figures
 from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
@@ -166,6 +167,7 @@ def drive(
     on_answer: Callable[[int, bytes], None] | None = None,
     go_on: Callable[[], bool] = lambda: True,
     say: Callable[[str], None] = lambda _text: None,
+    on_live: Callable[[Figures], None] | None = None,
 ) -> Trace:
     """Send requests as `load` says and return the trace of all of them.
 
@@ -180,6 +182,7 @@ def drive(
     - in_turn: requests one after the other, instead of drawn at random
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
     - go_on: called many times a second; false ends the load, and what has no answer by then is broken or unsent
+    - on_live: called every second with how it goes, where this machine sends
     - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
     """
     if not requests:
@@ -201,6 +204,7 @@ def drive(
         timeout=timeout,
         streaming=streaming,
         keep=keep,
+        live=on_live is not None and hosts is None,
     )
     tasks = plan.divided(common, number)
     if cpus and hosts is None:
@@ -208,7 +212,7 @@ def drive(
     if hosts is not None:
         results = hosts.run(tasks, shared, plan.longest(timeout), go_on)
     else:
-        results = processes.run(tasks, plan.longest(timeout), go_on)
+        results = processes.run(tasks, plan.longest(timeout), go_on, on_live=on_live)
     for loss in results.losses:
         say(loss)
     if on_answer is not None:

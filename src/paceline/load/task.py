@@ -51,6 +51,7 @@ class WorkerTask(LoadShare):
     streaming: bool = False
     keep: int = 0  # how many good answers of each kind to hand back
     cpu: int | None = None  # the core to stay on
+    live: bool = False  # whether to say every second how it goes
 
 
 def task_message(task: WorkerTask) -> dict[str, Any]:
@@ -202,4 +203,5 @@ _TASK: dict[str, _Reader] = {
     "streaming": _a(bool),
     "keep": _a(int),
     "cpu": _optional(_a(int)),
+    "live": _a(bool),
 }

@@ -25,6 +25,7 @@ import numpy as np
 from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
+from paceline.load.live import Tally
 from paceline.load.server_timing import carries_text, is_error, read_stages
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
@@ -125,6 +126,9 @@ class _Run:
         self._log = Log(task.kinds.tolist(), task.keep, finished)
         self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)
         self._loop = asyncio.get_running_loop()
+        self._tally = Tally(self._loop, sys.stdout.fileno()) if task.live else None
+        if self._tally is not None:
+            self._tally.counted(self._log)
         self._all_ended = self._loop.create_future()
 
     async def complete(self, start: int) -> None:
@@ -133,12 +137,16 @@ class _Run:
         self._loop.set_exception_handler(self._fault)
         self._loop.add_signal_handler(signal.SIGTERM, self._end)
         task = self._task
+        if self._tally is not None:
+            self._tally.begin(start)
         if task.loop == "open":
             await self._open_loop()
         else:
             self._left = task.users
             self._last_start = start + int(task.duration * 1e9)
             await self._paced([start] * task.users, lambda _user: self._ask(is_first=True))
+        if self._tally is not None:
+            self._tally.end()
         await self._client.close()
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

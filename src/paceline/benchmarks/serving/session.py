@@ -156,6 +156,7 @@ class ServingSession:
             keep=1 if answers is not None else 0,  # answer of each kind
             on_answer=answers,
             go_on=self.server.is_alive,
+            on_live=lambda figures: self.context.report(Progress(phase=phase, load=figures)),
         )
         if trace.ok.any() and is_measured:
             latencies = tuple(float(one) for one in trace.latency[trace.ok])
