@@ -54,6 +54,13 @@ def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
     return f"{shown}, {len(samples)} steps"
 
 
+def load_figures(load: Mapping[str, float]) -> str:
+    """How a server did in the last second."""
+    words = [f"{load['rate']:.4g}/s"]
+    words += [f"{name} {show_duration(load[name])}" for name in ("p50", "p99") if name in load]
+    return ", ".join([*words, f"{load['failures']:.4g} failed/s"])
+
+
 def label(case: Case) -> str:
     """A case in a few words."""
     again = f" #{case.repeat}" if case.repeat > 1 else ""

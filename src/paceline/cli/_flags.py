@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,9 @@ from pydantic.fields import FieldInfo
 
 from paceline.cli._names import models
 from paceline.core.errors import InputError
-from paceline.core.network import COMMAND_LINE, rule_of
+from paceline.core.network import rule_of
 from paceline.core.parameter_text import REQUIRED, UNSET, placeholder, show_bounds, show_default
-from paceline.core.suite import CaseKeys, parts_of
+from paceline.core.suite import CaseKeys, parts_of, shorthand_of
 
 PREFIX = "parameter__"
 DOT = "__part__"  # click takes only identifiers
@@ -36,21 +37,25 @@ def flags_of(
     flags = []
     for name, field in fields.items():
         flags.append(_flag(name, field, required=required))
-        parts = parts_of(field.annotation, given.get(name, {})) or {}  # `--load` and `--load.rate`
+        values = given.get(name, {})
+        if shorthand := shorthand_of(field.annotation):  # `--server url` and `--server.kind url` are the same
+            values = {shorthand: values.get("")} | values if "" in values else values
+        parts = parts_of(field.annotation, values) or {}  # `--load` and `--load.rate`
         flags += [_flag(f"{name}.{part}", one, required=False) for part, one in parts.items()]
     return flags
 
 
 def _given_parts(words: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Values of parts by parameter, from flags and settings: {"server": {"kind": "url"}}."""
+    """Values of parts by parameter, from flags and settings: {"server": {"kind": "url"}}; a whole one is part ""."""
     given: dict[str, dict[str, Any]] = {}
     for word, following in pairwise([*words, ""]):
         flag, equals, value = word.partition("=")
         text = f"{flag.removeprefix('--')}={value if equals else following}"
         key, _, value = text.removeprefix("set=").partition("=")
         name, _, part = key.replace("-", "_").partition(".")
-        if word.startswith("--") and part and value:
-            given.setdefault(name, {})[part] = read_value([value])
+        if word.startswith("--") and value:
+            with suppress(InputError):  # said when the value itself is read
+                given.setdefault(name, {})[part] = read_value([value])
     return given
 
 
@@ -114,7 +119,7 @@ def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
         notes.insert(0, f"default: {default}")
     if notes := [note for note in notes if note]:
         text += f"  [{'; '.join(notes)}]"
-    if rule_of(field) is COMMAND_LINE:
+    if (rule := rule_of(field)) is not None and rule.is_one_value:
         key += WHOLE
     return click.Option(
         [f"--{option}", key],

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from paceline.api.progress import SYMBOLS, PlainLines, estimate, label, sentence
+from paceline.api.progress import SYMBOLS, PlainLines, estimate, label, load_figures, sentence
 from paceline.cli._time_left import TimeLeft
 from paceline.core.case import Case
 from paceline.core.record import Outcome, Record
@@ -33,7 +33,8 @@ class JsonLines(Listener):
         self._say("case_started", case=case.model_dump(mode="json"))
 
     def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
-        self._say("case_progress", index=case.index, phase=progress["phase"], samples=len(samples))
+        load = {"load": dict(progress["load"])} if progress.get("load") else {}
+        self._say("case_progress", index=case.index, phase=progress["phase"], samples=len(samples), **load)
 
     def case_ended(self, record: Record) -> None:
         without_samples = record.model_dump(mode="json", exclude={"measurements": {"__all__": {"samples"}}})
@@ -78,7 +79,10 @@ class Terminal(Listener):
         self._show(case, "starting")
 
     def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
-        self._show(case, estimate(progress, samples))
+        if progress.get("load"):  # figures first: a narrow terminal cuts the rest
+            self._describe(f"{load_figures(progress['load'])}; {label(case)}: {progress['phase']}")
+        else:
+            self._show(case, estimate(progress, samples))
 
     def case_ended(self, record: Record) -> None:
         colour = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow"}.get(record.outcome, "red")
@@ -99,8 +103,10 @@ class Terminal(Listener):
         self._bar.stop()
 
     def _show(self, case: Case, words: str) -> None:
-        description = self._escape(one_line(f"{label(case)}: {words}"))
-        self._bar.update(self._overall, description=description)
+        self._describe(f"{label(case)}: {words}")
+
+    def _describe(self, words: str) -> None:
+        self._bar.update(self._overall, description=self._escape(one_line(words)))
 
 
 def until_output_fails(listener: Listener) -> Listener:

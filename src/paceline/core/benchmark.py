@@ -96,6 +96,7 @@ class Progress:
     samples: tuple[float, ...] = ()
     work: float | None = None  # per sample, to show a rate
     rate_unit: str = ""
+    load: Mapping[str, float] = field(default_factory=dict)  # of a server's last second: rate, failures, p50, p99
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,14 @@ class Benchmark(ABC, Generic[P]):
         """What tells this case from others, in a few words."""
         changed = parameters.model_dump(exclude_defaults=True, mode="json")
         return " ".join(f"{key}={value}" for key, value in changed.items())
+
+    @classmethod
+    def written_out(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values as parameters have them, of a user who named them in another form, such as a file that says them.
+
+        Never called for a case that came over the network.
+        """
+        return values
 
     @classmethod
     def check(cls, parameters: P, case: Case) -> None:

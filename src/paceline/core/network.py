@@ -30,6 +30,7 @@ class FromNetwork:
 
     check: Callable[[str], str] | None = None  # why a value is refused; empty for one that is taken
     never: str = ""  # why no value is taken, where the type alone does not say it
+    is_one_value: bool = False  # on the command line, commas and all
 
     @classmethod
     def matching(cls, pattern: str) -> Self:
@@ -47,7 +48,7 @@ class FromNetwork:
 
 OTHER_HOSTS = FromNetwork(never="names hosts, and a job may not choose whom a machine talks to")
 PROGRAM = FromNetwork(never="names a program to run")
-COMMAND_LINE = FromNetwork(never="is a command to run")  # on the command line it is one value, commas and all
+COMMAND_LINE = FromNetwork(never="is a command to run", is_one_value=True)
 MACHINE_FILES = FromNetwork(never="names files of the machine")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -24,6 +24,7 @@ class Parameters(BaseModel):
     """Base of every benchmark's parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    shorthand: ClassVar[str] = ""  # the part that a single word stands for, as in `server: url`
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, is_typed: bool = False) -> Self:

@@ -233,7 +233,8 @@ def _expand_entry(
             keys = CaseKeys.model_validate(of_case)
         except ValidationError as error:
             raise refusal(error.errors(), CaseKeys) from None
-        parameters = benchmark.Parameters.read(choice, is_typed=True)
+        written = benchmark.written_out(choice) if origin == "local" else choice
+        parameters = benchmark.Parameters.read(written, is_typed=True)
         required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
         if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(required, nodes)):
             continue
@@ -313,7 +314,7 @@ def _override(
             name = RENAMED.get(benchmark.name, {}).get(key, key)
             if name in fields:
                 matched = True
-                whole = entry.get(name)
+                whole = _parts_of_word(entry.get(name), benchmark.Parameters.model_fields.get(name))
                 if part and whole is not None and not isinstance(whole, Mapping):
                     message = f"the suite gives {path.rpartition('.')[0]} as {whole!r}, which has no parts"
                     raise InputError("no-parts", message, where=f"--set {path}", key=path, value=whole)
@@ -323,6 +324,18 @@ def _override(
         if not matched:
             raise unknown("key", key, valid, key=path).within(f"--set {path}")
     return entries
+
+
+def _parts_of_word(value: Any, field: FieldInfo | None) -> Any:
+    """`url` as {kind: url}, where a word stands for a part of a parameter."""
+    shorthand = shorthand_of(field.annotation) if field is not None and isinstance(value, str) else ""
+    return {shorthand: value} if shorthand else value
+
+
+def shorthand_of(annotation: Any) -> str:
+    """The part of a parameter that a single word stands for; empty where it stands for none."""
+    candidates = [annotation, *get_args(annotation)]
+    return next((c.shorthand for c in candidates if isinstance(c, type) and issubclass(c, Parameters)), "")
 
 
 def _matrix(entry: Mapping[str, Any], fields: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:

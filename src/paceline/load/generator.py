@@ -17,6 +17,7 @@ from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
 from paceline.load.grpc_client import require_grpc
+from paceline.load.live import Figures
 from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
@@ -42,12 +43,16 @@ class LoadPlan(LoadShare):
     """One load, drawn from one seed."""
 
     @classmethod
-    def of(cls, load: LoadParameters | Schedule, requests: Sequence[Prepared], seed: int) -> LoadPlan:
+    def of(
+        cls, load: LoadParameters | Schedule, requests: Sequence[Prepared], seed: int, *, in_turn: bool = False
+    ) -> LoadPlan:
         """Draw arrivals, kinds and delays; each from a stream of its own, so that none changes the others."""
         streams = np.random.SeedSequence(seed).spawn(3)
         for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
 
         def draw_kinds(number: int) -> NDArray[np.int32]:
+            if in_turn:
+                return (np.arange(number) % len(requests)).astype(np.int32)
             return for_kinds.integers(0, len(requests), number).astype(np.int32)
 
         if isinstance(load, Schedule) or load.loop == "open":
@@ -157,10 +162,12 @@ def drive(
     timeout: float = 30.0,
     connections: int | None = None,
     streaming: bool = False,
+    in_turn: bool = False,
     keep: int = 0,
     on_answer: Callable[[int, bytes], None] | None = None,
     go_on: Callable[[], bool] = lambda: True,
     say: Callable[[str], None] = lambda _text: None,
+    on_live: Callable[[Figures], None] | None = None,
 ) -> Trace:
     """Send requests as `load` says and return the trace of all of them.
 
@@ -172,8 +179,10 @@ def drive(
     - timeout: how many seconds an answer is waited for
     - connections: how many there may be at a time; unset is what the system grants
     - streaming: answers are streams of events; the trace has the time of each piece
+    - in_turn: requests one after the other, instead of drawn at random
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
     - go_on: called many times a second; false ends the load, and what has no answer by then is broken or unsent
+    - on_live: called every second with how it goes, where this machine sends
     - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
     """
     if not requests:
@@ -181,7 +190,7 @@ def drive(
     if endpoint.is_grpc:
         require_grpc()
     cost = cost_of(requests, is_grpc=endpoint.is_grpc)
-    plan = LoadPlan.of(load, requests, seed)
+    plan = LoadPlan.of(load, requests, seed, in_turn=in_turn)
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
@@ -195,6 +204,7 @@ def drive(
         timeout=timeout,
         streaming=streaming,
         keep=keep,
+        live=on_live is not None and hosts is None,
     )
     tasks = plan.divided(common, number)
     if cpus and hosts is None:
@@ -202,7 +212,7 @@ def drive(
     if hosts is not None:
         results = hosts.run(tasks, shared, plan.longest(timeout), go_on)
     else:
-        results = processes.run(tasks, plan.longest(timeout), go_on)
+        results = processes.run(tasks, plan.longest(timeout), go_on, on_live=on_live)
     for loss in results.losses:
         say(loss)
     if on_answer is not None:

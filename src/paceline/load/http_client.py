@@ -10,9 +10,10 @@ import ssl
 from typing import TYPE_CHECKING, cast
 
 from paceline.load.http11 import AnswerReader, Unreadable
-from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, Log, clock
+from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, WRONG, Log, clock
 
 if TYPE_CHECKING:
+    from paceline.load.expected import Expected
     from paceline.load.task import WorkerTask
 
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
@@ -29,6 +30,7 @@ class HttpClient:
         self.idle: list[_Connection] = []  # the one used last is used next: the others may be closed by the server
         self.busy: set[_Connection] = set()
         self.connections = 0
+        self.expected = task.endpoint.expected
         self._address = _reachable_address(task.endpoint.host, task.endpoint.port)
         self._tls = ssl.create_default_context() if task.endpoint.tls else None
         self._opening: set[asyncio.Task[None]] = set()
@@ -132,7 +134,8 @@ class _Connection(asyncio.Protocol):
             log.sent[row] = now
             self._end(BROKEN)
             return
-        self._reader.expect(wants_body=log.wants_body(kind), wants_events=client.task.streaming)
+        wants_body = client.expected is not None or log.wants_body(kind)
+        self._reader.expect(wants_body=wants_body, wants_events=client.task.streaming)
         self._row = row
         self.since = log.dispatched[row]  # it waits to be answered, and has waited for the connection itself
         client.busy.add(self)
@@ -189,7 +192,16 @@ class _Connection(asyncio.Protocol):
             self._client.idle.append(self)
         elif not self._is_lost:
             self._transport.close()
-        self._end(reader.status)
+        self._end(reader.status if self._client.expected is None else self._judged(self._client.expected))
+
+    def _judged(self, expected: Expected) -> int:
+        """The status that counts, after all times were taken: OK for every good answer, and only for one."""
+        status, body = self._reader.status, bytes(self._reader.body or b"")
+        problem = expected.problem(status, body)
+        if not problem:
+            return OK
+        self._log.add_cause(problem)
+        return status if not expected.has_status(status) and status != OK else WRONG
 
     def _end(self, status: int) -> None:
         row = self._row

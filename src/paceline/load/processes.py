@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core.errors import CaseError
+from paceline.load.live import Figures, Watcher
 from paceline.load.task import WorkerTask, task_message
 from paceline.load.trace import BROKEN, UNSENT, Trace, WorkerResults
 from paceline.load.worker import READY, RESULT, TASK
@@ -100,10 +101,12 @@ def run(
     longest: float,
     go_on: Callable[[], bool] = lambda: True,
     begin: Callable[[], int] = soon,
+    on_live: Callable[[Figures], None] | None = None,
 ) -> WorkerResults:
     """Do all tasks at the same time; after `longest` seconds no worker is waited for any more.
 
     When all are ready, `begin` says when to start. When `go_on` is false, all end at once, with the results so far.
+    `on_live` hears every second how it goes, from tasks that say so.
     """
     with tempfile.TemporaryDirectory(prefix="paceline-load-") as folder, ExitStack() as stack:
         workers = [stack.enter_context(_started(task, Path(folder) / str(task.number))) for task in tasks]
@@ -116,7 +119,7 @@ def run(
                 assert worker.process.stdin is not None
                 worker.process.stdin.write(f"{start}\n")
                 worker.process.stdin.flush()
-        _wait_until_ended(workers, start / 1e9 + longest, go_on)
+        _wait_until_ended(workers, start / 1e9 + longest, go_on, Watcher(on_live) if on_live is not None else None)
         traces, answers, losses = [], [], []
         for worker in workers:
             path = worker.folder / RESULT
@@ -161,7 +164,9 @@ def _wait_until_ready(worker: _Worker, until: float) -> None:
         raise LoadFailed(f"a worker of the load generator did not start: {worker.last_words}")
 
 
-def _wait_until_ended(workers: Sequence[_Worker], end: float, go_on: Callable[[], bool]) -> None:
+def _wait_until_ended(
+    workers: Sequence[_Worker], end: float, go_on: Callable[[], bool], watcher: Watcher | None = None
+) -> None:
     """Until all have ended or their time is over; those that still run then are killed."""
     is_ending = False
     while running := [worker for worker in workers if not worker.ended_at]:
@@ -176,6 +181,8 @@ def _wait_until_ended(workers: Sequence[_Worker], end: float, go_on: Callable[[]
             is_ending, end = True, min(end, time.monotonic() + END_SECONDS)
             for worker in running:
                 worker.process.terminate()
+        if watcher is not None:
+            watcher.look([one.process.stdout.fileno() for one in running if one.process.stdout], time.monotonic())
         time.sleep(LOOK_EVERY)
 
 

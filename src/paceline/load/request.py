@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.core.errors import InputError
+from paceline.load.expected import Expected
 
 # kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
 # behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; openai-*: what
-# language model servers speak.
-Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "kserve-shm", "openai-chat", "openai-completions"]
+# language model servers speak; http: whatever the user's own requests are.
+Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "kserve-shm", "openai-chat", "openai-completions", "http"]
 Form = Literal["image", "text"]  # what a sample may be that is not yet a tensor
 
 
@@ -26,6 +27,8 @@ class Endpoint:
     model: str  # as the server calls it
     tls: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets: never in results
+    method: str = "POST"
+    expected: Expected | None = None  # what a good answer is, where the status 200 alone does not say it
 
     @property
     def is_grpc(self) -> bool:
@@ -41,16 +44,22 @@ class Prepared:
     samples: int = 1  # the batch of this request
     before: float = 0.0  # seconds that its user's machine needs to make it, before it is sent
     after: float = 0.0  # seconds that it needs to process the answer
+    path: str = ""  # where it is not the endpoint's
 
 
 def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:
     """The whole request as it goes through the socket; its own headers win over those of the endpoint."""
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    headers = {"host": f"{host}:{endpoint.port}", "content-type": "application/json"}
+    headers = {"host": f"{host}:{endpoint.port}"}
+    has_body = bool(prepared.body) or endpoint.method in ("POST", "PUT", "PATCH")
+    headers |= {"content-type": "application/json"} if has_body else {}
     for name, value in (*endpoint.headers.items(), *prepared.headers.items()):
         headers[name.lower()] = value
-    headers["content-length"] = str(len(prepared.body))
-    lines = [f"POST {endpoint.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    headers |= {"content-length": str(len(prepared.body))} if has_body else {}
+    lines = [
+        f"{endpoint.method} {prepared.path or endpoint.path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
     if any(ord(character) < 32 or ord(character) == 127 for line in lines for character in line):
         message = "a header or the path of the endpoint holds a control character; remove it"
         raise InputError("control-character", message)  # without its value: a header may hold a secret

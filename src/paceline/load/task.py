@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import InputError
+from paceline.load.expected import Expected
 from paceline.load.request import Endpoint, Wire
 from paceline.load.trace import Times
 
@@ -50,6 +51,7 @@ class WorkerTask(LoadShare):
     streaming: bool = False
     keep: int = 0  # how many good answers of each kind to hand back
     cpu: int | None = None  # the core to stay on
+    live: bool = False  # whether to say every second how it goes
 
 
 def task_message(task: WorkerTask) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, Endpoint):
+    if isinstance(value, Endpoint | Expected):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
@@ -162,6 +164,12 @@ def _headers(value: Any) -> dict[str, str]:
 
 
 _NUMBER = _a(int, float)
+_EXPECTED: dict[str, _Reader] = {
+    "status": _list_of(_a(str), tuple),
+    "json": _list_of(_a(str), tuple),
+    "text": _a(str),
+    "hidden": _list_of(_a(str), tuple),
+}
 _ENDPOINT: dict[str, _Reader] = {
     "wire": _one_of(Wire),
     "host": _a(str),
@@ -170,6 +178,8 @@ _ENDPOINT: dict[str, _Reader] = {
     "model": _a(str),
     "tls": _a(bool),
     "headers": _headers,
+    "method": _a(str),
+    "expected": _optional(lambda value: Expected(**_read(value, _EXPECTED))),
 }
 _TASK: dict[str, _Reader] = {
     "loop": _one_of(Loop),
@@ -193,4 +203,5 @@ _TASK: dict[str, _Reader] = {
     "streaming": _a(bool),
     "keep": _a(int),
     "cpu": _optional(_a(int)),
+    "live": _a(bool),
 }

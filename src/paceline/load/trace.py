@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
@@ -21,6 +22,7 @@ BROKEN = 2  # the connection ended before the whole answer had come
 TIMED_OUT = 3
 UNREADABLE = 4  # an answer that is not in the protocol
 OUT_OF_SOCKETS = 5
+WRONG = 6  # a whole answer, which is not what the user calls a good one
 FAILED = 500  # the server said so, if only within a stream that had begun well
 SHED = 503  # the server is overloaded (429 counts as shed too)
 
@@ -29,6 +31,8 @@ CLIENT_PRE, CLIENT_POST = "client pre", "client post"
 
 clock = time.monotonic_ns  # one clock for everything, also between processes
 _BLOCK = 4096
+MOST_CAUSES = 8  # of answers that were not good, with their texts; further ones are counted together
+OTHER_CAUSES = "other causes"
 
 # The columns of a trace, and those that it may lack.
 COLUMNS: dict[str, Any] = {
@@ -57,6 +61,7 @@ class Trace:
     cpu_seconds: float = 0.0  # of the load generator's processes
     dispatched: Times | None = None  # when its turn came; `sent` is later by what opening a connection took
     host: NDArray[np.int32] | None = None  # which of the client hosts sent it, where there are several
+    causes: Mapping[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
 
     def __len__(self) -> int:
         return len(self.intended)
@@ -131,7 +136,19 @@ class Trace:
                 name: joined(part.stages.get(name, np.full(len(part), np.nan)) for part in parts) for name in stages
             },
             cpu_seconds=sum(part.cpu_seconds for part in parts),
+            causes=added_causes(part.causes for part in parts),
         )
+
+
+def added_causes(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The causes of several, the most frequent first; what is beyond a few is counted together."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    other = total.pop(OTHER_CAUSES, 0)
+    causes = dict(total.most_common(MOST_CAUSES))
+    other += sum(total.values()) - sum(causes.values())
+    return causes | ({OTHER_CAUSES: other} if other else {})
 
 
 @dataclass(frozen=True)
@@ -155,6 +172,8 @@ class WorkerResults:
         columns["answer_lengths"] = np.array([len(body) for _, body in self.answers], np.int64)
         columns["answer_bytes"] = np.frombuffer(b"".join(body for _, body in self.answers), np.uint8)
         columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(self.losses, np.str_)}
+        columns["causes"] = np.array(list(trace.causes), np.str_)
+        columns["cause_counts"] = np.array(list(trace.causes.values()), np.int64)
         file = io.BytesIO()
         np.savez(file, **columns)  # type: ignore[arg-type]
         return file.getvalue()
@@ -170,6 +189,7 @@ class WorkerResults:
             stages={name.removeprefix(_STAGE): column for name, column in columns.items() if name.startswith(_STAGE)},
             tokens=_split(columns["token_times"], columns["token_counts"]) if "token_counts" in columns else None,
             cpu_seconds=float(columns["cpu_seconds"]),
+            causes=dict(zip(columns["causes"].tolist(), columns["cause_counts"].tolist(), strict=True)),
         )
         bodies = _split(columns["answer_bytes"], columns["answer_lengths"])
         answers = [(kind, body.tobytes()) for kind, body in zip(columns["answer_kinds"].tolist(), bodies, strict=True)]
@@ -199,6 +219,7 @@ class Log:
     timing: list[bytes | None] = field(default_factory=list)  # the header in which the server reports its stages
     events: list[list[tuple[int, bytes]] | None] = field(default_factory=list)  # pieces of a stream, and their times
     answers: list[tuple[int, bytes]] = field(default_factory=list)  # kind and body of the first good ones of each kind
+    causes: dict[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
     to_keep: dict[int, int] = field(init=False)  # answers of each kind that are still to be kept
 
     def __post_init__(self, keep: int) -> None:
@@ -220,6 +241,11 @@ class Log:
     def kind(self, row: int) -> int:
         """Which of the prepared requests this one is; where their number is not known, they repeat."""
         return self.kinds[row % len(self.kinds)]
+
+    def add_cause(self, cause: str) -> None:
+        """Count one more answer that was not good."""
+        known = cause if cause in self.causes or len(self.causes) < MOST_CAUSES else OTHER_CAUSES
+        self.causes[known] = self.causes.get(known, 0) + 1
 
     def wants_body(self, kind: int) -> bool:
         """Whether an answer of this kind is one to keep."""

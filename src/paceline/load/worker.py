@@ -25,10 +25,11 @@ import numpy as np
 from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
+from paceline.load.live import Tally
 from paceline.load.server_timing import carries_text, is_error, read_stages
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
-from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, Log, Times, Trace, WorkerResults, clock
+from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, WRONG, Log, Times, Trace, WorkerResults, clock
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
@@ -125,6 +126,9 @@ class _Run:
         self._log = Log(task.kinds.tolist(), task.keep, finished)
         self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)
         self._loop = asyncio.get_running_loop()
+        self._tally = Tally(self._loop, sys.stdout.fileno()) if task.live else None
+        if self._tally is not None:
+            self._tally.counted(self._log)
         self._all_ended = self._loop.create_future()
 
     async def complete(self, start: int) -> None:
@@ -133,12 +137,16 @@ class _Run:
         self._loop.set_exception_handler(self._fault)
         self._loop.add_signal_handler(signal.SIGTERM, self._end)
         task = self._task
+        if self._tally is not None:
+            self._tally.begin(start)
         if task.loop == "open":
             await self._open_loop()
         else:
             self._left = task.users
             self._last_start = start + int(task.duration * 1e9)
             await self._paced([start] * task.users, lambda _user: self._ask(is_first=True))
+        if self._tally is not None:
+            self._tally.end()
         await self._client.close()
 
     def _fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -202,7 +210,7 @@ class _Run:
         pause = task.think_time
         if task.down is not None:
             pause += float(task.down[row % len(task.down)]) + self._log.size[row] / task.down_bandwidth
-        if status < OK and status != TIMED_OUT:
+        if status < OK and status not in (TIMED_OUT, WRONG):
             pause = max(pause, _AFTER_FAILURE)
         if self._is_over(clock() + int(pause * 1e9)):
             self._count(row)  # a user who thinks about a request that will not be sent is not waited for
@@ -247,6 +255,7 @@ class _Run:
             tokens=tokens if task.streaming else None,
             cpu_seconds=cpu_seconds,
             dispatched=seconds(log.dispatched) - up,
+            causes=log.causes,
         )
         return WorkerResults(trace, log.answers)
 

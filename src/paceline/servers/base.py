@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -70,6 +70,11 @@ class ServerSettings(Parameters):
     ready_timeout: Duration = Field(default=120.0, gt=0)
     """How long to wait until it answers that it is ready"""
 
+    @classmethod
+    def written_out(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of a user at this machine who named them in another form, such as a file that says them."""
+        return values
+
 
 class Server(ABC):
     """One serving software; a subclass in a scanned module is registered by its `name`.
@@ -81,7 +86,7 @@ class Server(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
-    wires: ClassVar[tuple[Wire, ...]]  # the first is the one a user gets who names none
+    wires: ClassVar[tuple[Wire, ...]]
     artifact: Artifact | None = None  # what is served, once it is prepared; its inputs say what to send
     reads: ClassVar[tuple[Form, ...]] = ()  # what it can make tensors of itself
     is_checkable: ClassVar[bool] = True  # whether answers must be those of the model that the case names
@@ -91,6 +96,11 @@ class Server(ABC):
         self.need = need
         self.folder = folder
         self.say = say  # a phase for the person who waits: exporting, starting, ...
+
+    @classmethod
+    def usual_wire(cls, settings: ServerSettings) -> Wire:
+        """What a user gets who names none."""
+        return cls.wires[0]
 
     @classmethod
     def most_samples(cls, settings: ServerSettings) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from paceline.core.network import WORD, FromNetwork, shorten
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
+from paceline.servers._any_http import AnyHttpSettings, resolved
 from paceline.servers._language_model import PATHS
 from paceline.servers._program import HTTP_ERRORS, http_get
 from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings
@@ -30,13 +32,13 @@ def _not_allowed(url: str) -> str:
     return "" if is_allowed(url) else f"= {shorten(url)} is not among the addresses in ${ALLOWED}"
 
 
-class UrlSettings(ServerSettings):
-    """The address, and the token for it."""
+class UrlSettings(AnyHttpSettings):
+    """The address, the token for it, and the user's own requests."""
 
     url: Annotated[str, FromNetwork(_not_allowed)]
     """Address, like http://gpu7:8000, https://host/v1 or grpc://gpu7:8001"""
-    model: Annotated[str, FromNetwork.matching(f"{WORD}(/{WORD})?")]
-    """What the server calls the model"""
+    model: Annotated[str, FromNetwork.matching(f"{WORD}(/{WORD})?")] = ""
+    """What the server calls the model; wire http needs none"""
     token_env: Annotated[str | None, FromNetwork(never="names a secret of the machine")] = None
     """Environment variable that holds the bearer token"""
     token_file: Annotated[Path | None, FromNetwork(never="names a secret of the machine")] = None
@@ -62,9 +64,9 @@ class Url(Server):
     """Gets requests, but is never started or stopped."""
 
     name = "url"
-    summary = "a server that somebody else runs; KServe v2 over HTTP or gRPC, or OpenAI-compatible"
+    summary = "a server that somebody else runs; KServe v2 over HTTP or gRPC, OpenAI-compatible, or any other HTTP"
     Settings = UrlSettings
-    wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *PATHS)
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *PATHS, "http")
     is_checkable: ClassVar[bool] = False  # it may have other weights
 
     settings: UrlSettings
@@ -78,8 +80,15 @@ class Url(Server):
         self._port = self._parts.port or _PORTS[self._parts.scheme]
         self._base = self._parts.path.rstrip("/")
         self._headers: dict[str, str] = {}
+        self._path = ""  # of wire http, after that of the address
+        self._hidden: tuple[str, ...] = ()  # secrets, which no message may show
         self._platform: dict[str, Any] = {}
         self._started = False
+
+    @classmethod
+    def usual_wire(cls, settings: ServerSettings) -> Wire:
+        assert isinstance(settings, UrlSettings)
+        return "http" if settings.used else cls.wires[0]
 
     @classmethod
     def listens_at(cls, settings: ServerSettings) -> str:
@@ -92,6 +101,17 @@ class Url(Server):
         if settings.token_env is not None and settings.token_file is not None:
             message = "token_env and token_file say the same thing; give one of them"
             raise InputError("conflicting-keys", message, key="server.token_file")
+        if (settings.used or need.wire == "http") and not need.allow_import:
+            message = "wire http: only a case that was started on this machine may say what is sent"
+            raise InputError("not-from-network", message, key="wire", value="http")
+        if need.wire == "http":
+            cls._check_http(settings)
+        elif settings.used:
+            message = f"{', '.join(settings.used)}: only wire http takes it, not {need.wire}; leave out one of them"
+            raise InputError("conflicting-keys", message, key=f"server.{settings.used[0]}")
+        elif not settings.model:
+            message = "server 'url': 'model' is missing; a server that speaks none of the protocols has wire: http"
+            raise InputError("missing-key", message, key="server.model")
         if need.allow_import:
             return
         if settings.token_env is not None or settings.token_file is not None:
@@ -102,9 +122,19 @@ class Url(Server):
             message = f"url = '{settings.url}': this machine uses only the addresses in ${ALLOWED}"
             raise InputError("address-not-allowed", message, key="server.url", value=settings.url)
 
+    @classmethod
+    def _check_http(cls, settings: UrlSettings) -> None:
+        if not settings.url.startswith("http"):
+            message = f"url = '{settings.url}': wire http needs an address that starts with http:// or https://"
+            raise InputError("wrong-scheme", message, key="server.url", value=settings.url)
+        settings.check_request()
+
     def prepare(self) -> None:
         token = self._token()
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._headers, self._path, self._hidden = resolved(self.settings)
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+            self._hidden += (token,)
 
     def start(self) -> float:
         """Wait until it reports that it is ready, and read the description of its model."""
@@ -118,7 +148,7 @@ class Url(Server):
                 )
             time.sleep(_POLL)
         ready = time.monotonic() - begin
-        if not self._is_grpc and not self._is_openai:
+        if not self._is_grpc and not self._is_openai and self.need.wire != "http":
             self._read_metadata()
         self._started = True
         return ready
@@ -131,6 +161,8 @@ class Url(Server):
         path = GRPC_METHOD if wire == "kserve-grpc" else f"{self._model_path}/infer"
         if wire in PATHS:
             path = self._base.removesuffix("/v1") + PATHS[wire]
+        if wire == "http":
+            path = self._base + self._path or "/"
         return Endpoint(
             wire=wire,
             host=self._host,
@@ -139,10 +171,13 @@ class Url(Server):
             model=self.settings.model,
             tls=self._tls,
             headers=self._headers,
+            method=self.settings.effective_method if wire == "http" else "POST",
+            expected=self.settings.expected(self._hidden) if wire == "http" else None,
         )
 
     def describe(self) -> dict[str, Any]:
-        return {"server": self.name, "url": self.settings.url, "model": self.settings.model} | self._platform
+        model = {"model": self.settings.model} if self.settings.model else {}
+        return {"server": self.name, "url": self.settings.url} | model | self._platform
 
     def is_alive(self) -> bool:
         return self._started
@@ -182,6 +217,8 @@ class Url(Server):
     def _why_not_ready(self) -> str | None:
         if self._is_grpc:
             return _grpc_problem(self._host, self._port, self._tls)
+        if self.need.wire == "http":  # what it answers is seen when it is asked for the first time
+            return _tcp_problem(self._host, self._port)
         path = f"{self._base}/models" if self._is_openai else f"{self._model_path}/ready"
         status, _ = self._get(path)
         if isinstance(status, str):
@@ -250,6 +287,14 @@ def _tensor(entry: Mapping[str, Any]) -> TensorSpec:
             f"the tensor '{str(name)[:100]}' has the datatype '{str(datatype)[:40]}', which is not supported"
         )
     return TensorSpec(str(name), datatype, tuple(int(size) for size in shape[1:]))
+
+
+def _tcp_problem(host: str, port: int) -> str | None:
+    try:
+        socket.create_connection((host, port), timeout=2.0).close()
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _grpc_problem(host: str, port: int, tls: bool) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from paceline.api import progress as progress_lines
@@ -32,6 +34,26 @@ def test_the_running_figure(
 ) -> None:
     monkeypatch.setattr(progress_lines, "median_interval", lambda samples: interval)
     assert _live.estimate(progress, SAMPLES) == text
+
+
+@pytest.mark.parametrize(
+    ("load", "text"),
+    [
+        ({"rate": 123.456, "failures": 0.0, "p50": 0.0042, "p99": 0.031}, "123.5/s, p50 4.2 ms, p99 31 ms, 0 failed/s"),
+        ({"rate": 0.0, "failures": 12.0}, "0/s, 12 failed/s"),
+    ],
+)
+def test_a_load_is_shown_while_it_runs(
+    load: dict[str, float], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _live.load_figures(load) == text
+    case, shown = a_failed_record().case, []
+    terminal = _live.Terminal()
+    monkeypatch.setattr(terminal._bar, "update", lambda _task, description: shown.append(description))
+    terminal.case_progress(case, {"phase": "measuring", "load": load}, [])
+    assert shown == [f"{text}; {_live.label(case)}: measuring"]
+    _live.JsonLines().case_progress(case, {"phase": "measuring", "load": load}, [])
+    assert json.loads(capsys.readouterr().out)["load"] == load
 
 
 ESCAPES = "\x1b[2J\x1b]0;mine\x07\r\n\x9b31m\u202e\udcff"

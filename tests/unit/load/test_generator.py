@@ -255,8 +255,8 @@ class Sender:
         self.answers: list[tuple[int, bytes]] = []
         self.losses: list[str] = []
 
-    def run(self, tasks: Sequence[WorkerTask], *more: Any) -> WorkerResults:
-        self.tasks, self.more = tasks, more
+    def run(self, tasks: Sequence[WorkerTask], *more: Any, on_live: Any = None) -> WorkerResults:
+        self.tasks, self.more, self.on_live = tasks, more, on_live
         done = trace([0.5, 0.5, 0.5], kind=np.array([0, 1, 0], np.int32), stages={"queue": np.zeros(3)})
         return WorkerResults(done, self.answers, self.losses)
 
@@ -286,6 +286,22 @@ def test_what_is_not_given_has_a_usual_value(sender: Sender) -> None:
     longest, go_on = sender.more
     assert longest == plan.longest(30.0)
     assert go_on() is True
+
+
+def test_workers_say_how_it_goes_where_somebody_listens(sender: Sender) -> None:
+    drive(ENDPOINT, KINDS, POISSON)
+    assert [task.live for task in sender.tasks] == [False]
+    heard: list[Any] = []
+    drive(ENDPOINT, KINDS, POISSON, on_live=heard.append)
+    assert [task.live for task in sender.tasks] == [True]
+    assert sender.on_live == heard.append
+
+
+@pytest.mark.parametrize("load", [POISSON, LoadParameters(arrival="closed", users=2, duration=1.0)])
+def test_requests_may_go_one_after_the_other(load: LoadParameters) -> None:
+    kinds = LoadPlan.of(load, KINDS, 1, in_turn=True).kinds
+    assert kinds[:5].tolist() == [0, 1, 2, 0, 1]
+    assert LoadPlan.of(load, KINDS, 1).kinds[:20].tolist() != kinds[:20].tolist()
 
 
 def test_what_is_given_is_what_workers_get(sender: Sender) -> None:

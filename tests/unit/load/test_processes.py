@@ -101,6 +101,21 @@ def test_results_of_all_workers_are_one_trace(script: Callable[[str], None], clo
     assert [(tmp_path / name).read_text() for name in "01"] == [f"{int(FAR)}000000000\n"] * 2
 
 
+def test_what_workers_say_meanwhile_is_reported(script: Callable[[str], None], tmp_path: Path) -> None:
+    over = hand_over(result_file(tmp_path / "a.npz", [0.0], [0]))
+    heard: list[Any] = []
+    script(
+        f"echo ready; read at; echo '[2.0,8,4,[1000]]'; while [ ! -e {tmp_path}/heard ]; do sleep 0.01; done; {over}"
+    )
+
+    def hear(figures: Any) -> None:
+        heard.append(figures)
+        (tmp_path / "heard").touch()
+
+    processes.run([task([0.0], [0])], 30.0, on_live=hear)
+    assert heard == [{"rate": 2.0, "failures": 2.0, "p50": 0.001, "p99": 0.001}]
+
+
 def test_pieces_of_streams_come_back_by_request(script: Callable[[str], None], clock: Clock, tmp_path: Path) -> None:
     more = {"tokens": [np.array([0.5]), np.array([1.5, 1.75])]}
     script(f"echo ready; read at; {hand_over(result_file(tmp_path / 'a.npz', [0.0, 1.0], [0, 0], **more))}")

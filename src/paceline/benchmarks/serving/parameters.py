@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,9 +175,15 @@ class ServerChoice(Parameters):
     """Which server, and the settings that it takes."""
 
     model_config = ConfigDict(extra="allow")
+    shorthand = "kind"
 
     kind: str = "embedded"
     """Which server; see `paceline list servers`"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_word(cls, given: object) -> object:
+        return {cls.shorthand: given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
@@ -301,7 +308,15 @@ class ServeParameters(Parameters):
     @property
     def chosen_wire(self) -> Wire:
         """How requests travel."""
-        return self.wire or SERVERS.registry().get(self.server.kind).wires[0]
+        return self.wire or SERVERS.registry().get(self.server.kind).usual_wire(self.server.whole())
+
+    @property
+    def served(self) -> str:
+        """The model; of a server that speaks any HTTP only the address and what it is asked for are known."""
+        if self.chosen_wire != "http":
+            return self.model
+        given = self.server.model_dump()
+        return str(given.get("model") or urlsplit(str(given["url"])).path + str(given.get("path") or "") or "/")
 
     def need(self, device: str, *, allow_import: bool) -> Need:
         """What the server has to serve."""
@@ -311,8 +326,10 @@ class ServeParameters(Parameters):
 
     def label(self) -> str:
         """What distinguishes this case from others, in a few words."""
-        settings = self.server.model_dump(exclude={"kind"})
-        words = [self.model, *([self.input] if self.input else []), *([self.scale] if self.scale != "full" else [])]
+        is_http = self.chosen_wire == "http"  # whose headers and bodies are too long for a name
+        shown = {"url"} if is_http else None
+        settings = self.server.model_dump(include=shown, exclude={"kind"})
+        words = [self.served, *([self.input] if self.input else []), *([self.scale] if self.scale != "full" else [])]
         words += [self.precision] if self.precision != "fp32" else []
         words += [self.server.kind, *(_word(key, value) for key, value in settings.items())]
         words += [self.wire] if self.wire else []

@@ -76,7 +76,8 @@ def language_requests(parameters: RequestParameters, endpoint: Endpoint, seed: i
     return Requests(prepared, source, is_streaming=parameters.stream)
 
 
-def _bad_dataset(code: str, path: Path | None, reason: str) -> InputError:
+def bad_dataset(code: str, path: Path | None, reason: str) -> InputError:
+    """The refusal of a file of the user's own requests."""
     return InputError(code, f"dataset {path}: {reason}", key="requests.dataset", value=str(path))
 
 
@@ -86,7 +87,7 @@ def read_prompts(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise _bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
+        raise bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -101,7 +102,7 @@ def read_prompts(path: Path) -> list[str]:
             raise InputError("not-a-prompt", message, where=where, key="requests.dataset", value=line)
         prompts.append(text)
     if not prompts:
-        raise _bad_dataset("no-prompts", path, "it has no prompts")
+        raise bad_dataset("no-prompts", path, "it has no prompts")
     return prompts
 
 
@@ -235,6 +236,7 @@ class Requests:
     tensors: list[Tensors] = field(default_factory=list)  # as the model takes them
     processing: Processing | None = None  # what the server makes of its outputs
     is_streaming: bool = False
+    in_turn: bool = False  # one after the other, instead of drawn at random
     answers: Answers | None = None  # None where nobody can say what is right
 
 
@@ -285,7 +287,7 @@ class RequestMaker:
             try:
                 tensors.append(processing.before(rows))
             except ProtocolError as error:
-                raise _bad_dataset("unreadable-sample", parameters.dataset, str(error)) from None
+                raise bad_dataset("unreadable-sample", parameters.dataset, str(error)) from None
             if parameters.processing == "server":
                 prepared.append(encode({processing.takes.name: byte_strings(rows)}, self.endpoint))
             else:
@@ -335,24 +337,24 @@ def decode(body: bytes, wire: Wire) -> dict[str, Array]:
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
     """Single samples from a .npz file that has an array for each input, all of one length."""
     if path.suffix != ".npz":
-        raise _bad_dataset("not-an-npz-file", path, "tensors are read from a .npz file with an array for each input")
+        raise bad_dataset("not-an-npz-file", path, "tensors are read from a .npz file with an array for each input")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise _bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
+        raise bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
     lengths = {len(array) for array in arrays.values() if array.ndim}
     for spec in inputs:
         if spec.name not in arrays:
             reason = f"it has no array '{spec.name}'; it has {', '.join(arrays) or 'none'}"
-            raise _bad_dataset("missing-array", path, reason)
+            raise bad_dataset("missing-array", path, reason)
         shape = arrays[spec.name].shape[1:]
         if not _fits(shape, spec):
             reason = f"'{spec.name}' has samples of {shape}, the model takes {spec.shape}"
-            raise _bad_dataset("wrong-shape", path, reason)
+            raise bad_dataset("wrong-shape", path, reason)
     if len(lengths) != 1 or not lengths - {0}:
         reason = f"arrays of {sorted(lengths)} samples; all of one length, and at least one"
-        raise _bad_dataset("unequal-lengths", path, reason)
+        raise bad_dataset("unequal-lengths", path, reason)
     typed = {spec.name: arrays[spec.name].astype(spec.dtype, copy=False) for spec in inputs}
     return [{name: array[row] for name, array in typed.items()} for row in range(lengths.pop())]
 
@@ -396,13 +398,13 @@ def raw_samples(parameters: RequestParameters, processing: Processing, seed: int
 def read_pictures(folder: Path) -> list[bytes]:
     """Every JPEG and PNG file in a folder, by name."""
     if not folder.is_dir():
-        raise _bad_dataset("not-a-folder", folder, "pictures are read from a folder of JPEG and PNG files")
+        raise bad_dataset("not-a-folder", folder, "pictures are read from a folder of JPEG and PNG files")
     try:
         pictures = [path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix.lower() in _PICTURES]
     except OSError as error:
-        raise _bad_dataset("unreadable-file", folder, f"cannot be read: {error}") from None
+        raise bad_dataset("unreadable-file", folder, f"cannot be read: {error}") from None
     if not pictures:
-        raise _bad_dataset("empty-folder", folder, f"it has no files {', '.join(_PICTURES)}")
+        raise bad_dataset("empty-folder", folder, f"it has no files {', '.join(_PICTURES)}")
     return pictures
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.benchmarks.serving import trace_metrics
+from paceline.benchmarks.serving.http_requests import HttpTemplate
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
 from paceline.benchmarks.serving.requests import check_batch
 from paceline.benchmarks.serving.search import (
@@ -26,7 +27,7 @@ from paceline.benchmarks.serving.session import ServingSession, Use, describe_st
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
-from paceline.core.errors import CaseError, InputError
+from paceline.core.errors import CaseError, InputError, located
 from paceline.core.quantity import show_duration
 from paceline.core.record import Measurement, Record, RecordWarning, Result, Statistic
 from paceline.core.stats import summarize
@@ -43,6 +44,7 @@ from paceline.models.base import Traits
 from paceline.models.sources import check_model
 from paceline.remote.hosts import LOCAL
 from paceline.servers import SERVERS
+from paceline.servers._any_http import AnyHttpSettings
 from paceline.servers.base import Server, ServerFailed
 
 LENGTHS = ("duration", "requests")  # of a load: how long it is
@@ -52,6 +54,7 @@ LONGEST_CONFIRMATION = 30.0  # seconds
 CONFIRMATION_PART = 0.15  # of the time for the search that its last load may take
 LEAST_CONFIRMATION = 5.0
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
+SHOWN_CAUSES = 3  # of answers that were not good
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
 HELD, MISSED = "held", "missed: "  # what the facts of a record say of its SLO; a reason follows the second
 
@@ -69,6 +72,16 @@ class Serve(Benchmark[ServeParameters]):
     def title(cls, parameters: ServeParameters) -> str:
         """Model, server, load and SLO."""
         return parameters.label()
+
+    @classmethod
+    def written_out(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With what a curl line or a document of the user's says of the server."""
+        server = values.get("server")
+        if not isinstance(server, Mapping) or not isinstance(server.get("kind"), str):
+            return values
+        settings = SERVERS.registry().get(server["kind"]).Settings
+        with located(f"server '{server['kind']}'"):
+            return {**values, "server": settings.written_out(server)}
 
     @classmethod
     def check(cls, parameters: ServeParameters, case: Case) -> None:
@@ -90,11 +103,15 @@ class Serve(Benchmark[ServeParameters]):
         _check_wire(parameters, server, server.listens_at(settings))
         check_batch(parameters.effective_requests.samples.highest, server.most_samples(settings))
         _check_files(parameters, is_local)
+        if isinstance(settings, AnyHttpSettings) and parameters.chosen_wire == "http" and is_local:
+            HttpTemplate.of(parameters, settings)
         _check_clients(parameters, server, server.listens_at(settings), is_local)
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """What the export and the check of answers need: a model without weights is asked by way of the compiler."""
+        if ServeParameters.read(parameters).chosen_wire == "http":
+            return ()
         return ("torch", "torch._dynamo", "paceline.servers._exported_module")
 
     @classmethod
@@ -107,7 +124,10 @@ class Serve(Benchmark[ServeParameters]):
         # Records of earlier versions have the basis of a price only in the words for people.
         basis = description.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
         economy = description.economy.model_copy(update={"price_basis": basis})
-        return Description(primary=primary, load=load, economy=economy)
+        subject = description.subject
+        if parameters.chosen_wire == "http":  # how the model behind it computes is not known
+            subject = subject.model_copy(update={"model": parameters.served, "scale": None, "precision": None})
+        return Description(primary=primary, subject=subject, load=load, economy=economy)
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:
@@ -184,8 +204,12 @@ def _check_wire(parameters: ServeParameters, server: type[Server], address: str)
     """Refuse requests, loads and objectives that do not go with the wire."""
     requests, load, wire = parameters.requests, parameters.load, parameters.chosen_wire
     if requests.form != "tensors" and not wire.startswith("kserve"):
-        message = f"requests.form = {requests.form} is not for {wire}, which takes prompts: leave it out"
+        takes = "what server.body says" if wire == "http" else "prompts"
+        message = f"requests.form = {requests.form} is not for {wire}, which takes {takes}: leave it out"
         raise InputError("key-does-not-apply", message, key="requests.form", value=requests.form)
+    if wire == "http" and parameters.effective_requests.samples.highest != 1:
+        message = "requests.samples and multi-stream are not for wire http: a request is what server.body says"
+        raise InputError("key-does-not-apply", message, key="requests.samples")
     if requests.read_by_server is not None and requests.form not in server.reads:
         message = f"server '{server.name}' takes tensors, not {requests.form}: set requests.processing to client"
         raise InputError("form-not-taken", message, key="requests.processing", value="server", suggestion="client")
@@ -323,13 +347,15 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
     if not trace.ok.any():
         statuses, counts = np.unique(trace.status, return_counts=True)
         most = int(statuses[np.argmax(counts)])
-        raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {describe_status(most)}")
+        cause = next(iter(trace.causes), "") or describe_status(most)
+        raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {cause}")
     slo = session.parameters.slo
     result = Result(measurements=[*trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
     result.warnings = quality.warnings(trace, loop, session.ceiling)
     if counts.size:
         worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:3]
         reasons = "; ".join(f"{count} times {describe_status(status)}" for count, status in worst)
+        reasons += "".join(f"; {count} times {cause}" for cause, count in list(trace.causes.items())[:SHOWN_CAUSES])
         message = f"{counts.sum()} of {len(trace)} requests failed: {reasons}"
         remedy = "read the server's log; latencies are of the answered requests, percentiles count all of them"
         result.warnings.append(RecordWarning(kind="errors", message=message, remedy=remedy))

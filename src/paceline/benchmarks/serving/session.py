@@ -16,6 +16,8 @@ import numpy as np
 import psutil
 
 from paceline.benchmarks.serving import trace_metrics
+from paceline.benchmarks.serving.http_requests import facts as http_facts
+from paceline.benchmarks.serving.http_requests import http_requests, try_request
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.requests import Requests, prepare_requests
 from paceline.core.benchmark import Context, Progress
@@ -33,6 +35,7 @@ from paceline.load.trace import Trace
 from paceline.machine import conditions
 from paceline.machine.conditions import Conditions
 from paceline.servers import SERVERS
+from paceline.servers._any_http import AnyHttpSettings
 from paceline.servers.base import Server, ServerFailed
 
 SAMPLE_SECONDS = 0.25
@@ -149,9 +152,11 @@ class ServingSession:
             hosts=self.clients,
             timeout=self.parameters.timeout_per_request,
             streaming=self.requests.is_streaming,
+            in_turn=self.requests.in_turn,
             keep=1 if answers is not None else 0,  # answer of each kind
             on_answer=answers,
             go_on=self.server.is_alive,
+            on_live=lambda figures: self.context.report(Progress(phase=phase, load=figures)),
         )
         if trace.ok.any() and is_measured:
             latencies = tuple(float(one) for one in trace.latency[trace.ok])
@@ -201,7 +206,12 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             endpoint = server.endpoint(parameters.chosen_wire)
             if clients is not None:
                 clients.require_reach(endpoint)
-            requests = prepare_requests(parameters, server, endpoint, allow_import=need.allow_import)
+            if isinstance(settings, AnyHttpSettings) and endpoint.wire == "http":
+                requests = http_requests(parameters, settings, endpoint)
+                say("trying one request")
+                try_request(endpoint, requests.prepared[0], parameters.timeout_per_request)
+            else:
+                requests = prepare_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
             begun = time.monotonic()
             sent = RequestKind.of(endpoint, requests.prepared)
@@ -265,8 +275,12 @@ def _facts(session: ServingSession, sent: RequestKind) -> dict[str, Any]:
     weakest = " of the weakest host" if session.clients is not None else ""
     least = "" if ceiling.is_undisturbed else "at least "  # others had the core meanwhile
     most = f"{least}{ceiling.rate:.0f} {sent} from one worker{weakest}"
+    settings, own = session.server.settings, {}
+    if isinstance(settings, AnyHttpSettings) and session.endpoint.wire == "http":
+        own = {"http": http_facts(settings, session.requests.prepared)}
     return {
         "server": session.server.describe(),
+        **own,
         "wire": session.endpoint.wire,
         "requests": session.requests.source,
         "different_requests": len(session.requests.prepared),
@@ -281,5 +295,5 @@ def _facts(session: ServingSession, sent: RequestKind) -> dict[str, Any]:
 def describe_status(status: int) -> str:
     """What became of a request, in words."""
     words = {0: "it was never sent", 1: "no connection", 2: "the connection broke", 3: "no answer in time"}
-    words |= {4: "an answer that is not in the protocol", 5: "no free socket"}
+    words |= {4: "an answer that is not in the protocol", 5: "no free socket", 6: "an answer that is not good"}
     return words.get(status, f"the server answered with status {status}")

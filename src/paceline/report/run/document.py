@@ -46,6 +46,7 @@ HIGHLIGHTS = 3  # that one sentence can hold
 # Cases that a terminal and a page list: a page of thousands would be too large to open. Markdown has all of them.
 LISTED = {Medium.TERMINAL: 100, Medium.HTML: 500}
 ALL_IN_FULL, SOME_IN_FULL = 300, 100  # cases that a page shows in full: all of so many, or of more so many
+FEW_LINES = 6  # of the message of a failed case, which then stand one below the other
 MOST_OPEN = 12  # loads whose SLO is open
 MOST_INSTANCES = 4  # cases with a warning that are not folded
 
@@ -330,7 +331,8 @@ def _failed(summary: RunSummary, medium: Medium) -> Iterator[Finding]:
         cause, outcome = row.record.cause, row.record.outcome.value
         rank = f" (rank {cause.rank})" if cause and cause.rank is not None else ""
         message = cause.message + rank if cause else "no cause was recorded"
-        yield Finding(row.label, (message,), (remedy,) if remedy else (), outcome, case_key(row))
+        lines = message.splitlines() if message.count("\n") < FEW_LINES else [message]  # long ones flow as one
+        yield Finding(row.label, tuple(lines), (remedy,) if remedy else (), outcome, case_key(row))
     for case in summary.not_run:
         yield Finding(case.title or case.benchmark, status="not run", medium=Medium.FILES)
 

@@ -99,6 +99,15 @@ class Item(StrictModel):
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 
+class LoadNow(StrictModel):
+    """How a server under load did in the last second."""
+
+    rate: float  # good answers per second
+    failures: float  # per second
+    p50: float | None = None  # seconds; None where nothing was answered
+    p99: float | None = None
+
+
 class AttemptProgress(StrictModel):
     """What is going on right now; only for looking at, never kept."""
 
@@ -107,6 +116,7 @@ class AttemptProgress(StrictModel):
     case_started_at: datetime | None = None
     cases_done: int = 0
     cases: int = 0
+    load: LoadNow | None = None  # of a serving case while it is loaded
 
 
 class AttemptReport(StrictModel):

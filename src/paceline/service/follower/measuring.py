@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case, measuring_order
@@ -25,7 +26,7 @@ from paceline.devices import counts
 from paceline.machine import describe
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
-from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
+from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples, LoadNow
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
@@ -61,11 +62,16 @@ class _SpoolListener(Listener):
 
     def case_started(self, case: Case) -> None:
         title = f"{case.benchmark} {case.title}".strip()
-        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC))
+        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC), load=None)
         self._log(f"{title} on {case.target}")
 
+    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        load = LoadNow.model_validate(progress["load"]) if progress.get("load") else None
+        if load != self._progress.load:
+            self._show(load=load)
+
     def case_ended(self, record: Record) -> None:
-        self._show(cases_done=self._progress.cases_done + 1)
+        self._show(cases_done=self._progress.cases_done + 1, load=None)
         why = f": {record.cause.message}" if record.cause else ""
         self._log(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
 
