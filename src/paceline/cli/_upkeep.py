@@ -15,7 +15,7 @@ from paceline.core.errors import InputError
 from paceline.core.files import data_directory
 
 if TYPE_CHECKING:
-    from paceline.store.reader import RunRow
+    from paceline.core.run import RunRow
     from paceline.store.store import Store
 
 _STORE = click.option("--store", metavar="URL", help="Where results are stored.")

@@ -17,8 +17,8 @@ from paceline.core.run import RunStatus
 
 if TYPE_CHECKING:
     from paceline.analysis.trend.series import History
-    from paceline.cli._run_list import ListedRun
     from paceline.core.run import RunRecords
+    from paceline.report.run_list import ListedRun
 
 MOST_RUNS = 1000
 LISTED = 20
@@ -76,6 +76,7 @@ def command(
     if context.invoked_subcommand is not None:
         return
     from paceline.cli import _run_list
+    from paceline.report.run_list import RunGlances, listed
     from paceline.store import open_existing, open_store
 
     if trend is None:
@@ -105,9 +106,8 @@ def command(
             for reason in shown:
                 click.echo(f"paceline: not imported: {reason}", err=True)
         if trend is None:
-            rows = _run_list.listed(
-                opened, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search
-            )
+            glances = RunGlances(opened)
+            rows = listed(glances, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search)
         else:
             runs = opened.history(trend, tag=tag, limit=limit or MOST_RUNS)
     if trend is not None:

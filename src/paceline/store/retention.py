@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import and_, delete, exists, func, select, update
 
 from paceline.core.errors import InputError
-from paceline.store.reader import RunRow
+from paceline.core.run import RunRow
 from paceline.store.schema import job_events, job_logs, jobs, metadata, runs
 from paceline.store.store import Store
 

@@ -10,11 +10,10 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from paceline.core.errors import InputError
-from paceline.core.run import RunRecords, RunStatus
+from paceline.core.run import RunRecords, RunRow, RunStatus
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Scope
 from paceline.store.dashboard_queries import glance, run_count
-from paceline.store.reader import RunRow
 from paceline.web.job_history import counted
 from paceline.web.pages import Page
 from paceline.web.site import Site, embedded, templates, wants_json
