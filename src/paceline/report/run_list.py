@@ -15,6 +15,7 @@ from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords, RunRow
 from paceline.report.numbers import show_figure
 
+PINNED = "pinned"  # a state to look for, besides those of a run
 _AT_ONCE = 100  # runs that are read together
 
 
@@ -126,8 +127,8 @@ class RunGlances:
             known |= {run_id: RunGlance.of(records) for run_id, records in read.items()}
             for row in some:
                 if row.id in read and row.status != "running" and self._most:
-                    if len(self._kept) >= self._most:
-                        self._kept.clear()
+                    while len(self._kept) >= self._most:
+                        del self._kept[next(iter(self._kept))]
                     self._kept[_edition(row)] = known[row.id]
             yield from (ListedRun(row, known[row.id]) for row in some if row.id in known)
 
@@ -147,7 +148,7 @@ def listed(
     rows = [
         row
         for row in glances.source.runs(None if is_filtered else limit)
-        if (not tag or tag in row.tags) and (not status or status == row.status)
+        if (not tag or tag in row.tags) and (status in ("", row.status) or (status == PINNED and row.pinned))
     ]
     words = search.casefold().split()
     runs: list[ListedRun] = []

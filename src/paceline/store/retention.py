@@ -64,6 +64,14 @@ def delete_runs(store: Store, run_ids: Sequence[str]) -> list[str]:
     return gone
 
 
+def readable(what: str, text: str) -> str:
+    """What somebody says of a run, without the space around it; refused if it cannot be read and typed."""
+    if not text.strip() or not text.isprintable():
+        message = f"{text!r} is not a {what}: give one that can be read and typed"
+        raise InputError(f"invalid-{what}", message, value=text)
+    return text.strip()
+
+
 def change_run(store: Store, run_id: str, **values: Any) -> None:
     """Change what people say of a run: its name, its note, whether it is pinned."""
     with store.writing(f"change run '{run_id}'") as connection:

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.core.errors import InputError
 from paceline.service import admission
-from paceline.web.pages import submit as forms
+from paceline.web import form_fields as forms
 
 SUITE = "name: small\ncases:\n  - benchmark: gemm\n    size: [64, 128]\n"
 
