@@ -96,6 +96,8 @@ class Progress:
     samples: tuple[float, ...] = ()
     work: float | None = None  # per sample, to show a rate
     rate_unit: str = ""
+    # What is seen right now, besides samples: of a load its rate and failures (per second), p50 and p99 (in seconds).
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case, current_names
 from paceline.core.grouping import group_by
+from paceline.core.quantity import parse_duration, read_latency
 from paceline.core.run import Run
 from paceline.core.suite import parts_of
+
+Values = Mapping[str, Any]
 
 
 def needs_of(run: Run, cases: list[Case]) -> dict[str, str]:
@@ -56,11 +61,31 @@ def _changed(case: Case) -> dict[str, Any]:
     benchmark = BENCHMARKS.registry().entries.get(case.benchmark)
     given = current_names(case.benchmark, case.parameters)
     defaults = _defaults(benchmark.Parameters) if benchmark is not None else {}
-    changed = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-    for name, value in changed.items():
-        if isinstance(value, dict) and isinstance(defaults.get(name), dict):
-            changed[name] = {part: one for part, one in value.items() if one != defaults[name].get(part)}
-    return {name: value for name, value in changed.items() if value is not None}
+    fields = benchmark.Parameters.model_fields if benchmark is not None else {}
+    return _differing(given, defaults, fields)
+
+
+def _differing(given: Values, defaults: Values, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+    """What differs from its default, also among the parts of a parameter; a time has its unit."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        field, default = fields.get(name), defaults.get(name)
+        if value is None or (name in defaults and value == default):
+            continue
+        if isinstance(value, dict):
+            parts = parts_of(field.annotation, value) if field is not None else None
+            found[name] = _differing(value, default if isinstance(default, dict) else {}, parts or {})
+        else:
+            is_time = isinstance(value, int | float) and field is not None and _is_time(field)
+            found[name] = f"{value!r}s" if is_time else value
+    return found
+
+
+def _is_time(field: FieldInfo) -> bool:
+    """Whether it reads text like 5ms."""
+    inner = [one for part in get_args(field.annotation) for one in getattr(part, "__metadata__", ())]
+    validators = [one for one in (*field.metadata, *inner) if isinstance(one, BeforeValidator)]
+    return any(one.func in (parse_duration, read_latency) for one in validators)
 
 
 def _defaults(parameters: type[BaseModel]) -> dict[str, Any]:

@@ -77,8 +77,9 @@ def document(page: CasePage, *, every: str) -> Document:
     answer = f"{row.label}: {humanize(page.metric)} {show_figure(row.headline)}" if row.headline and row.ok else ""
     answer = answer or f"{row.label}: {row.record.cause.message if row.record.cause else row.record.outcome}"
     sections = (*(one for one in charts if one.items), samples, past, others[-1])
-    title = one_line(f"case {row.case.index} of {page.records.run.name}")
-    return replace(made, title=title, blocks=(replace(block, answer=one_line(answer), sections=sections),))
+    # The page is about one case, and names it once.
+    cards = (replace(one, label=one.what, what=one.interval, interval="", has_warning=False) for one in made.cards)
+    return replace(made, cards=tuple(cards), blocks=(replace(block, answer=one_line(answer), sections=sections),))
 
 
 def _history(page: CasePage, every: str) -> Iterator[Item]:

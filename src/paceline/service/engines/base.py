@@ -99,12 +99,21 @@ class Item(StrictModel):
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 
+class LiveFigure(StrictModel):
+    """What a case in flight shows right now."""
+
+    value: float
+    unit: str = ""
+
+
 class AttemptProgress(StrictModel):
     """What is going on right now; only for looking at, never kept."""
 
     case_index: int | None = None
     title: str = ""
     case_started_at: datetime | None = None
+    phase: str = ""  # of the case: warming up, measuring, ...
+    figures: dict[str, LiveFigure] = Field(default_factory=dict)  # by name: rate, p50, p99, failures, step_time, ...
     cases_done: int = 0
     cases: int = 0
 

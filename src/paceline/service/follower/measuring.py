@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case, measuring_order
@@ -21,11 +22,13 @@ from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Suite, expand, only
+from paceline.core.text import clean
 from paceline.devices import counts
 from paceline.machine import describe
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
+from paceline.service.follower.live import EVERY, live_figures
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
@@ -41,6 +44,7 @@ class _SpoolListener(Listener):
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._progress = AttemptProgress()
+        self._shown_at = 0.0
         self.records: list[Record] = []
 
     def add(self, record: Record) -> None:
@@ -61,8 +65,14 @@ class _SpoolListener(Listener):
 
     def case_started(self, case: Case) -> None:
         title = f"{case.benchmark} {case.title}".strip()
-        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC))
+        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC), phase="", figures={})
         self._log(f"{title} on {case.target}")
+
+    def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
+        phase, now = clean(str(progress.get("phase", ""))), time.monotonic()
+        if phase != self._progress.phase or now - self._shown_at >= EVERY:
+            self._shown_at = now
+            self._show(phase=phase, figures=live_figures(progress, samples))
 
     def case_ended(self, record: Record) -> None:
         self._show(cases_done=self._progress.cases_done + 1)

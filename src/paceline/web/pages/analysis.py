@@ -172,7 +172,7 @@ def compare_routes(router: APIRouter, site: Site) -> None:
             return site.answer(request, "compare.html", CompareQuery(sides=names, known=known()))
         sides = [side(name) for name in names]
         if run:  # ticked in no order: what came later is compared with what came first
-            sides.sort(key=lambda one: (one.name != reference, min(part.run.started_at for part in one.runs)))
+            sides.sort(key=lambda one: (one.name != reference, min(part.run.started_at for part in one.runs), one.name))
         comparison = compare(sides, earlier=site.store.earlier)
         if wants_json(request):
             return Response(compare_report.json_text(comparison), media_type="application/json")

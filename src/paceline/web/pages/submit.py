@@ -267,10 +267,8 @@ def _again(site: Site, run_id: str, index: int | None) -> tuple[Kind, str, dict[
     if index is not None and cases[0].benchmark in BENCHMARKS.registry().entries:
         name = cases[0].benchmark
         typed = {PREFIX + key: text for key, text in run_again.form_values(cases[0]).items()}
-        fixed = [("kind", "benchmark"), ("benchmark", name), ("id", "again")]
-        wrong = check(Form([*fixed, *typed.items()]), site.leader)[0].errors
-        typed |= {key: f"{typed[key]}s" for key in wrong if key in typed}  # a bare number where a time needs its unit
-        if not wrong or check(Form([*fixed, *typed.items()]), site.leader)[0].ok:
+        asked = Form([("kind", "benchmark"), ("benchmark", name), ("id", "again"), *typed.items()])
+        if not read(asked)[1]:
             return "benchmark", name, values | typed
     return "yaml", "", values | {"yaml": run_again.suite_text(run, cases)}
 
