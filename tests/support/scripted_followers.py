@@ -12,6 +12,7 @@ from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.service.engines.base import (
     Assignment,
+    AttemptProgress,
     AttemptReport,
     CaseSamples,
     FollowerGone,
@@ -64,6 +65,7 @@ class Measured:
     items: list[Item] = field(default_factory=list)
     is_stopping: bool = False
     meeting: Meeting | None = None
+    progress: AttemptProgress = field(default_factory=AttemptProgress)
 
     @property
     def has_ended(self) -> bool:
@@ -166,10 +168,9 @@ class ScriptedEngine:
             if not items and measured.has_ended:
                 del held[job_id, number]
                 continue
-            place, meeting = measured.assignment.place, measured.meeting
-            reports.append(
-                AttemptReport(job_id=job_id, attempt=number, items=tuple(items), place=place, meeting=meeting)
-            )
+            place, meeting, progress = measured.assignment.place, measured.meeting, measured.progress
+            more: dict[str, Any] = {"place": place, "meeting": meeting, "progress": progress}
+            reports.append(AttemptReport(job_id=job_id, attempt=number, items=tuple(items), **more))
         return reports
 
     def cancel(self, follower: str, job_id: str, attempt: int) -> None:

@@ -15,7 +15,7 @@ from paceline.core.errors import InputError
 from paceline.core.files import data_directory
 
 if TYPE_CHECKING:
-    from paceline.store.reader import RunRow
+    from paceline.core.run import RunRow
     from paceline.store.store import Store
 
 _STORE = click.option("--store", metavar="URL", help="Where results are stored.")
@@ -91,11 +91,11 @@ def pin(run: str, remove: bool, store: str | None) -> None:
 @_STORE
 def note(run: str, text: str, store: str | None) -> None:
     """Write a note to a run, in place of an earlier one; an empty text removes it."""
-    from paceline.store.retention import change_run
+    from paceline.store.retention import change_run, readable
 
     with _open(store) as opened:
         run_id = opened.find_run(run)
-        change_run(opened, run_id, note=_readable("note", text) if text else "")
+        change_run(opened, run_id, note=readable("note", text) if text else "")
     click.echo(f"{run_id}: {'noted' if text else 'no note any more'}")
 
 
@@ -106,9 +106,9 @@ def note(run: str, text: str, store: str | None) -> None:
 @_STORE
 def tag(run: str, tags: tuple[str, ...], remove: bool, store: str | None) -> None:
     """Add tags to a run, or remove some."""
-    from paceline.store.retention import change_tags
+    from paceline.store.retention import change_tags, readable
 
-    words = [_readable("tag", one) for one in tags]
+    words = [readable("tag", one) for one in tags]
     with _open(store) as opened:
         run_id = opened.find_run(run)
         left = change_tags(opened, run_id, **{"remove" if remove else "add": words})
@@ -121,22 +121,15 @@ def tag(run: str, tags: tuple[str, ...], remove: bool, store: str | None) -> Non
 @_STORE
 def rename(run: str, name: str, store: str | None) -> None:
     """Give a run another name than that of its suite; its id stays."""
-    from paceline.store.retention import change_run
+    from paceline.store.retention import change_run, readable
 
     with _open(store) as opened:
         run_id = opened.find_run(run)
-        change_run(opened, run_id, name=_readable("name", name))
+        change_run(opened, run_id, name=readable("name", name))
     click.echo(f"{run_id}: {name}")
 
 
 COMMANDS = (prune, delete, pin, note, tag, rename)
-
-
-def _readable(what: str, text: str) -> str:
-    if not text.strip() or not text.isprintable():
-        message = f"{text!r} is not a {what}: give one that can be read and typed"
-        raise InputError(f"invalid-{what}", message, value=text)
-    return text.strip()
 
 
 def _of_unfinished_jobs(store: Store) -> set[str]:

@@ -17,8 +17,8 @@ from paceline.core.run import RunStatus
 
 if TYPE_CHECKING:
     from paceline.analysis.trend.series import History
-    from paceline.cli._run_list import ListedRun
     from paceline.core.run import RunRecords
+    from paceline.report.run_list import ListedRun
     from paceline.store.store import Store
 
 MOST_RUNS = 1000
@@ -77,6 +77,7 @@ def command(
     if context.invoked_subcommand is not None:
         return
     from paceline.cli import _run_list
+    from paceline.report.run_list import RunGlances, listed
     from paceline.store import open_existing, open_store
 
     if trend is None:
@@ -98,9 +99,8 @@ def command(
         if spool is not None:
             left = _import(opened, spool)
         if trend is None:
-            rows = _run_list.listed(
-                opened, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search
-            )
+            glances = RunGlances(opened)
+            rows = listed(glances, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search)
         else:
             runs = opened.history(trend, tag=tag, limit=limit or MOST_RUNS)
     if trend is not None:

@@ -60,3 +60,26 @@ class RunRecords(BaseModel):
         """Whether every case is done and none failed; a run that could measure nothing at all is not a success."""
         measured = any(record.outcome is Outcome.OK for record in self.records)
         return not self.missing and measured and all(record.is_success for record in self.records)
+
+
+class RunRow(BaseModel):
+    """A run as a list shows it; the counts are of the last attempt at each case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    status: RunStatus  # interrupted also when the runner's process is gone
+    started_at: datetime
+    ended_at: datetime | None
+    cases: int
+    ok: int
+    not_ok: int
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+    note: str = ""
+
+    @property
+    def missing(self) -> int:
+        """Cases without a record."""
+        return self.cases - self.ok - self.not_ok

@@ -55,7 +55,7 @@ class Cell:
     note: str = ""
     leads: bool = False  # the figure that matters, where it may be in any column
     badges: tuple[Badge, ...] = ()  # on a page, instead of the text; a terminal colours the text
-    link: str = ""  # the key of a part of the same page
+    link: str = ""  # the key of a part of the same page, or the path of another one of a leader
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,7 @@ _NO_QUOTAS = Quotas()
 _FRESH = 1.0  # seconds for which quotas that were read are used
 STALE = 10.0  # seconds after which what the leader knows is older than it should be
 DEAD = 60.0  # seconds after which a leader whose thread does not go on has to be started again
+WATCHED = 300  # looks at a running job that are kept, about one a second
 PAUSE = 0.2  # seconds between two looks at the followers
 _SET_SECONDS = 1.0  # by which a clock that runs differs from one that was set, between two looks
 PATIENCE = timedelta(hours=24)  # that a job waits for a machine such as was never seen
@@ -131,6 +133,11 @@ class Leader:
         """What a running job is doing."""
         with self._lock:
             return self._progress.get(job_id, AttemptProgress())
+
+    def watched(self, job_id: str) -> list[tuple[datetime, AttemptProgress]]:
+        """What a running job did lately, the oldest first: each time its figures were new."""
+        with self._lock:
+            return list(self._watched.get(job_id, ()))
 
     def followers(self) -> list[FollowerState]:
         """Who is there now."""
@@ -331,6 +338,7 @@ class Leader:
         self._is_fresh = True
         self._attempts = Attempts(self._jobs, self._lease)
         self._progress: dict[str, AttemptProgress] = {}
+        self._watched: dict[str, deque[tuple[datetime, AttemptProgress]]] = {}
         self._presence.start_over(FollowerState.model_validate(row.document) for row in self._store.queue.followers())
         self._unmet: dict[Needs, str] = {}  # why jobs of such needs wait, while the followers are the same
         self._cluster = ClusterState()  # of followers that answer
@@ -406,11 +414,16 @@ class Leader:
             if remaining is not None:
                 self._cluster.retime(job.id, self._seconds() + remaining)
         if job.state.is_active:
-            self._progress[job.id] = report.progress
+            self._watch(job.id, report.progress)
         else:
             self._free(job)
         if job.state is JobState.QUEUED:
             self._enqueue(job)
+
+    def _watch(self, job_id: str, progress: AttemptProgress) -> None:
+        if progress.figures and self._progress.get(job_id) != progress:
+            self._watched.setdefault(job_id, deque(maxlen=WATCHED)).append((self._now(), progress))
+        self._progress[job_id] = progress
 
     # Changes of jobs
 
@@ -457,6 +470,7 @@ class Leader:
 
     def _free(self, job: Job) -> None:
         self._progress.pop(job.id, None)
+        self._watched.pop(job.id, None)
         self._durations.forget(job.id)
         if job.id in self._cluster.running:
             self._store_placements(events.ended(self._cluster, job.id, self._seconds()))

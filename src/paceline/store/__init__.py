@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import InputError
+from paceline.core.run import RunRow
 from paceline.store.location import default_url, locate
-from paceline.store.reader import RunRow
 
 if TYPE_CHECKING:
     from paceline.store.reader import Reader

@@ -94,6 +94,13 @@ def placements(store: Store, follower: str, limit: int) -> list[PastPlacement]:
     return [PastPlacement(row.job_id, row.at, row.document["run_id"]) for row in rows[:limit]]
 
 
+def pin_and_note(store: Store, run_id: str) -> tuple[bool, str]:
+    """Whether a run is pinned, and what somebody noted of it."""
+    with store.reading(f"look at run '{run_id}'") as connection:
+        row = connection.execute(select(runs.c.pinned, runs.c.note).where(runs.c.id == run_id)).one_or_none()
+    return (bool(row.pinned), row.note or "") if row is not None else (False, "")
+
+
 def run_count(store: Store) -> int:
     """How many runs there are."""
     with store.reading("count the runs") as connection:

@@ -21,15 +21,13 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict
-
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError, StoreError, unknown
 from paceline.core.files import close_to_others
 from paceline.core.gc_pause import no_garbage
 from paceline.core.grouping import group_by
 from paceline.core.record import Measurement, PackedSamples, Record
-from paceline.core.run import Run, RunRecords, RunStatus
+from paceline.core.run import Run, RunRecords, RunRow
 from paceline.core.session import machine_key
 from paceline.core.stats import Summary
 from paceline.core.text import clean_all
@@ -67,29 +65,6 @@ def naming_damage(doing: str, location: Location | None = None) -> Iterator[None
         where = f" in the store {location.shown}" if location else ""
         words = " ".join(str(error).split())[:MOST_WORDS]
         raise StoreError(f"could not {doing}{where}: what is stored is damaged ({words}); {SAVE_THE_REST}") from error
-
-
-class RunRow(BaseModel):
-    """A run as a list shows it; the counts are of the last attempt at each case."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str
-    name: str
-    status: RunStatus  # interrupted also when the runner's process is gone
-    started_at: datetime
-    ended_at: datetime | None
-    cases: int
-    ok: int
-    not_ok: int
-    tags: tuple[str, ...] = ()
-    pinned: bool = False
-    note: str = ""
-
-    @property
-    def missing(self) -> int:
-        """Cases without a record."""
-        return self.cases - self.ok - self.not_ok
 
 
 # A query in SQL, and the values of the :names in it; its rows are fetched one by one, as there may be very many.

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import and_, delete, exists, func, select, update
 
 from paceline.core.errors import InputError
-from paceline.store.reader import RunRow
+from paceline.core.run import RunRow
 from paceline.store.schema import job_events, job_logs, jobs, metadata, runs
 from paceline.store.store import Store
 
@@ -62,6 +62,14 @@ def delete_runs(store: Store, run_ids: Sequence[str]) -> list[str]:
             if connection.execute(delete(runs).where(this)).rowcount:
                 gone.append(run_id)
     return gone
+
+
+def readable(what: str, text: str) -> str:
+    """What somebody says of a run, without the space around it; refused if it cannot be read and typed."""
+    if not text.strip() or not text.isprintable():
+        message = f"{text!r} is not a {what}: give one that can be read and typed"
+        raise InputError(f"invalid-{what}", message, value=text)
+    return text.strip()
 
 
 def change_run(store: Store, run_id: str, **values: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from paceline.report.text import one_line
+from paceline.service.engines.base import FollowerState
 from paceline.service.jobs import FailureKind, Job, JobState, MachineNeeds
 from paceline.service.placement import gpu_indices
 from paceline.store.queue import EventRow
@@ -88,6 +90,27 @@ def needs_words(needs: MachineNeeds) -> str:
     if needs.whole_node:
         parts.append("whole machine")
     return one_line(", ".join([*parts, *needs.labels]))
+
+
+def lead_of(state: FollowerState) -> str:
+    """What a machine computes with: its GPUs, otherwise its processor, otherwise its name."""
+    gpus = [f"{count} × {name}" if count > 1 else name for name, count in Counter(state.gpus).items()]
+    return one_line(", ".join(gpus) or _processor(state) or state.id)
+
+
+def rest_of(state: FollowerState) -> str:
+    """What else it has."""
+    if not state.cpus:  # it was never believed
+        return ""
+    cores = f"{state.cpus:g} {'core' if state.cpus == 1 else 'cores'}"
+    return one_line(
+        ", ".join(filter(None, [_processor(state) if state.gpus else "", cores, f"{state.memory_gib:.0f} GiB"]))
+    )
+
+
+def _processor(state: FollowerState) -> str:
+    cpu = state.machine.get("cpu")
+    return str(cpu.get("model") or "") if isinstance(cpu, dict) else ""
 
 
 def history(events: Iterable[EventRow], job: Job) -> list[HistoryLine]:

@@ -182,6 +182,12 @@ async def read_form(request: Request) -> Form:
 SentForm = Annotated[Form, Depends(read_form)]
 
 
+def inside(path: str, otherwise: str = "/") -> str:
+    """A path of this site, whatever was asked for."""
+    is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+    return path if is_ours else otherwise
+
+
 def wants_json(request: Request) -> bool:
     """Whether a program asks."""
     if request.query_params.get("format") == "json":

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli import report as report_verb
-from paceline.cli._run_list import ListedRun, listed
 from paceline.cli.report import command as report
 from paceline.cli.results import command as results
 from paceline.core.case import Case
+from paceline.report.run_list import ListedRun, RunGlances, listed
 from paceline.store import open_store
 from paceline.store.store import Store
 from support.refused import refused
@@ -49,9 +49,8 @@ def ask(store: Path, *words: str) -> str:
 
 
 def found(store: Path, **wanted: str) -> list[str]:
-    everything: dict[str, str] = {"tag": "", "machine": "", "status": "", "search": ""}
     with open_store(store) as opened:
-        return [run.row.id for run in listed(opened, 20, **everything | wanted)]
+        return [run.row.id for run in listed(RunGlances(opened), 20, **wanted)]
 
 
 def test_a_line_has_tags_machine_figure_and_warnings_and_is_whole_in_a_pipe(store: Path) -> None:
@@ -107,7 +106,7 @@ def test_a_narrow_terminal_has_the_figures_below(
 
     monkeypatch.setattr(terminal, "open_console", lambda: Console(width=80, force_terminal=True, no_color=True))
     with open_store(store) as opened:
-        _run_list.show(listed(opened, 20, tag="", machine="", status="", search=""))
+        _run_list.show(listed(RunGlances(opened), 20))
     printed = " ".join(capsys.readouterr().out.split())
     assert LONG in printed
     assert "tagged before" in printed and "warnings: short 1" in printed
@@ -117,7 +116,7 @@ def test_a_narrow_terminal_has_the_figures_below(
 def test_a_run_without_an_environment_is_listed(tmp_path: Path) -> None:
     with open_store(tmp_path / "bare.db") as opened:
         opened.begin(a_run("run-1", 1, environment={}))
-        (run,) = listed(opened, 20, tag="", machine="", status="", search="")
+        (run,) = listed(RunGlances(opened), 20)
     assert isinstance(run, ListedRun)
     assert run.figure == ""
     assert run.warnings == {}

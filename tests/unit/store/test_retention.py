@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.run import RunRow
 from paceline.service.retention import Policy, Pruning
 from paceline.store import open_store
 from paceline.store.queue import EventRow, LogRow
-from paceline.store.reader import RunRow
 from paceline.store.retention import change_run, change_tags, delete_runs, divide, shrink
 from paceline.store.store import Store
 from support.refused import refused

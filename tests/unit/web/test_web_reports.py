@@ -8,6 +8,7 @@ import pytest
 
 from paceline.core.run import RunRecords
 from support.records import sample_run
+from support.trend_records import levels, runs_of
 
 SUITE = {"name": "naps", "cases": [{"benchmark": "gemm", "size": 64}]}
 
@@ -63,7 +64,7 @@ def test_two_runs_are_compared(two_runs: Any) -> None:
     assert 'class="site"' in page and 'value="run-a"' in page
     assert two_runs.json("/compare?a=run-a&b=run-b")["comparisons"][0]["new"]["runs"] == ["run-b"]
     assert two_runs.get("/compare?a=run-a&b=run-a").status_code == 400
-    assert "Compare two runs" in two_runs.page("/compare")
+    assert "Compare runs" in two_runs.page("/compare")
     assert two_runs.get("/compare?a=run-a&b=../../etc/passwd").status_code == 400
 
 
@@ -82,3 +83,23 @@ def test_pages_of_an_empty_store_say_so(visited: Any) -> None:
     for path in ("/runs", "/trends"):
         assert "Nothing was measured yet" in visited.page(path)
     assert "There is no result to rank yet" in visited.page("/leaderboard")
+
+
+def test_trends_open_on_what_matters(visited: Any) -> None:
+    series = {"slower": levels(12, (7, 1.3), seed=4), "new": levels(3, seed=5), "steady": levels(12, seed=2)}
+    for records in runs_of(series):
+        keep(visited, records, records.run.id)
+    lines = visited.json("/trends")["lines"]
+    assert [(line["case"], line["standing"]) for line in lines] == [
+        ("train slower", "worse"),
+        ("train new", "undecided"),
+        ("train steady", "steady"),
+    ]
+    page = visited.page("/trends")
+    assert "1 got worse, 1 undecided, 1 steady." in page
+    assert page.index("Got worse") < page.index("Undecided") < page.index("Steady")
+    assert visited.get(lines[0]["address"]).status_code == 200
+    assert [one["case"] for one in visited.json("/trends?case=new")["lines"]] == ["train new"]
+    assert visited.json("/trends?machine=TPU")["lines"] == []
+    assert visited.json("/trends?metric=throughput&case=slower")["series"][0]["is_worse"] is True
+    assert "No case with &#39;tpu&#39;" in visited.page("/trends?metric=throughput&case=tpu")

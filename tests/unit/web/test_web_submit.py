@@ -10,7 +10,7 @@ import pytest
 
 from paceline.core.errors import InputError
 from paceline.service import admission
-from paceline.web.pages import submit as forms
+from paceline.web import form_fields as forms
 
 SUITE = "name: small\ncases:\n  - benchmark: gemm\n    size: [64, 128]\n"
 
@@ -180,3 +180,29 @@ def test_a_field_is_not_longer_than_any_text_may_be(shared: Any, field: str) -> 
     text = "size=" + "," * 9_000 if field == "set" else "," * 9_000
     told = checked(shared, kind=kind, **{field: text})
     assert told["errors"][field] == "it has 9,000 characters; at most 4,000 are taken"
+
+
+def test_known_values_are_offered_and_not_typed(visited: Any) -> None:
+    visited.engine.gpus = 2
+    visited.leader.step()
+    page = visited.page("/submit?kind=benchmark&name=train")
+    assert '<input type="checkbox" name="p.precision" value="bf16">' in page
+    assert '<option value="resnet50">' in page  # of the list of models
+    assert '<option value="H200">H200 (2 machines)</option>' in page
+    assert '<select id="f-gpus" name="gpus"' in page and '<option value="2">2</option>' in page
+    assert '<option value="141">141 GiB</option>' in page
+    serve = visited.page("/submit?kind=benchmark&name=serve")
+    assert '<select id="p-server-kind"' in serve and "embedded (default)" in serve
+
+
+def test_ticked_values_make_a_case_of_each(visited: Any) -> None:
+    fields = visited.form("/submit?kind=benchmark&name=gemm") | {"p.precision": ["fp32", "bf16"], "p.size": "64"}
+    checked = visited.send("/submit/check", fields).json()
+    assert (checked["ok"], checked["cases"]) == (True, 2)
+
+
+def test_a_value_that_is_no_choice_is_shown_with_what_is_wrong(visited: Any) -> None:
+    fields = visited.form("/submit?kind=benchmark&name=gemm") | {"p.precision": "fp31"}
+    page = visited.send("/submit", fields).text
+    assert "<option selected>fp31</option>" in page
+    assert "fp32" in page.split('data-error="p.precision"')[1][:200]

@@ -99,13 +99,11 @@ class Item(StrictModel):
     failure: JobFailure | None = None  # of `ended`; FailureKind.LOST means that another attempt may do better
 
 
-class LoadNow(StrictModel):
-    """How a server under load did in the last second."""
+class LiveFigure(StrictModel):
+    """What a case in flight shows right now."""
 
-    rate: float  # good answers per second
-    failures: float  # per second
-    p50: float | None = None  # seconds; None where nothing was answered
-    p99: float | None = None
+    value: float
+    unit: str = ""
 
 
 class AttemptProgress(StrictModel):
@@ -114,9 +112,10 @@ class AttemptProgress(StrictModel):
     case_index: int | None = None
     title: str = ""
     case_started_at: datetime | None = None
+    phase: str = ""  # of the case: warming up, measuring, ...
+    figures: dict[str, LiveFigure] = Field(default_factory=dict)  # by name: rate, p50, p99, failures, step_time, ...
     cases_done: int = 0
     cases: int = 0
-    load: LoadNow | None = None  # of a serving case while it is loaded
 
 
 class AttemptReport(StrictModel):

@@ -22,11 +22,13 @@ from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.suite import Suite, expand, only
+from paceline.core.text import clean
 from paceline.devices import counts
 from paceline.machine import describe
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
-from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples, LoadNow
+from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
+from paceline.service.follower.live import EVERY, live_figures
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
@@ -42,6 +44,7 @@ class _SpoolListener(Listener):
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._progress = AttemptProgress()
+        self._shown_at = 0.0
         self.records: list[Record] = []
 
     def add(self, record: Record) -> None:
@@ -62,16 +65,17 @@ class _SpoolListener(Listener):
 
     def case_started(self, case: Case) -> None:
         title = f"{case.benchmark} {case.title}".strip()
-        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC), load=None)
+        self._show(case_index=case.index, title=title, case_started_at=datetime.now(UTC), phase="", figures={})
         self._log(f"{title} on {case.target}")
 
     def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:
-        load = LoadNow.model_validate(progress["load"]) if progress.get("load") else None
-        if load != self._progress.load:
-            self._show(load=load)
+        phase, now = clean(str(progress.get("phase", ""))), time.monotonic()
+        if phase != self._progress.phase or now - self._shown_at >= EVERY:
+            self._shown_at = now
+            self._show(phase=phase, figures=live_figures(progress, samples))
 
     def case_ended(self, record: Record) -> None:
-        self._show(cases_done=self._progress.cases_done + 1, load=None)
+        self._show(cases_done=self._progress.cases_done + 1, phase="", figures={})
         why = f": {record.cause.message}" if record.cause else ""
         self._log(f"  {record.outcome.value} after {record.seconds:.1f} s{why}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import yaml
@@ -12,20 +13,23 @@ from starlette.responses import RedirectResponse
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
-from paceline.report.numbers import show_figure
-from paceline.report.text import one_line
+from paceline.report.numbers import show_figure, show_value
+from paceline.report.text import heading, humanize, one_line
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope, check_owner
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
 from paceline.web.job_history import CAUSES, HistoryLine, history, listed, needs_words
+from paceline.web.lines import SmallChart, small_chart
 from paceline.web.pages import Page
 from paceline.web.site import SentForm, Site
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200
 INTERRUPTED = "interrupted"
+_FIRST = ("rate", "p50", "p99", "failures")  # in this order, before others
+_TITLES = {"rate": "Rate", "p50": "Latency, p50", "p99": "Latency, p99", "failures": "Failures"}
 
 
 class CaseLine(BaseModel):
@@ -40,6 +44,17 @@ class CaseLine(BaseModel):
     message: str = ""
 
 
+class LiveChart(BaseModel):
+    """One figure of the case in flight over the last minutes."""
+
+    name: str
+    now: str
+    low: str
+    high: str
+    seconds: float  # from the first point to the last
+    chart: SmallChart
+
+
 class JobPage(BaseModel):
     """All that there is to see of a job."""
 
@@ -49,6 +64,7 @@ class JobPage(BaseModel):
     needs: str
     expected_end: datetime | None
     progress: AttemptProgress
+    live: list[LiveChart]
     cases: list[CaseLine]
     more_cases: int
     done: int
@@ -85,6 +101,7 @@ def job_page(site: Site, job_id: str) -> JobPage:
         needs=needs_words(job.needs),
         expected_end=site.leader.expected_end(job_id) if job.state.is_active else None,
         progress=progress,
+        live=_live(site.leader.watched(job_id), progress),
         cases=lines[first : first + CASES],
         more_cases=max(0, len(lines) - CASES),
         done=done,
@@ -95,6 +112,29 @@ def job_page(site: Site, job_id: str) -> JobPage:
         suite=yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110),
         has_run=records is not None,
     )
+
+
+def _live(watched: Sequence[tuple[datetime, AttemptProgress]], progress: AttemptProgress) -> list[LiveChart]:
+    """A chart for each figure of the case in flight; one that a load always has is drawn even where it is zero."""
+    looks = [(at, one) for at, one in watched if one.case_index == progress.case_index]
+    names = dict.fromkeys(name for _, one in looks for name in one.figures)
+    charts = []
+    for name in sorted(names, key=lambda one: _FIRST.index(one) if one in _FIRST else len(_FIRST)):
+        found = [one.figures.get(name) for _, one in looks]
+        values = [figure.value if figure else None for figure in found]
+        last = next(figure for figure in reversed(found) if figure is not None)
+        drawn = small_chart([values], width=300, height=84, floor=0.0)
+        charts.append(
+            LiveChart(
+                name=_TITLES.get(name) or heading(humanize(name)),
+                now=show_value(last.value, last.unit),
+                low=show_value(drawn.low, last.unit),
+                high=show_value(drawn.high, last.unit),
+                seconds=(looks[-1][0] - looks[0][0]).total_seconds(),
+                chart=drawn,
+            )
+        )
+    return charts
 
 
 def _cases(records: RunRecords | None, progress: AttemptProgress, *, is_active: bool) -> list[CaseLine]:

@@ -12,7 +12,7 @@ from paceline.service.api.guard import SIGN_IN, needs, session_cookie
 from paceline.service.api.tokens import find
 from paceline.service.credentials import is_followers
 from paceline.web.pages import Page
-from paceline.web.site import SentForm, Site
+from paceline.web.site import SentForm, Site, inside
 
 
 class Login(BaseModel):
@@ -28,13 +28,13 @@ def routes(router: APIRouter, site: Site) -> None:
     @router.get("/login")
     @needs(None)
     def form(request: Request) -> Response:
-        after = _within(request.query_params.get("next", "/"))
+        after = inside(request.query_params.get("next", "/"))
         return site.answer(request, "login.html", Login(after=after))
 
     @router.post("/login")
     @needs(None)
     def login(request: Request, form: SentForm) -> Response:
-        after = _within(form.get("next", "/"))
+        after = inside(form.get("next", "/"))
         token = form.get("secret")
         row = find(site.store.queue.tokens(), token, datetime.now(UTC))
         if row is None or is_followers(row):
@@ -50,12 +50,6 @@ def routes(router: APIRouter, site: Site) -> None:
     def logout(request: Request) -> Response:
         request.state.renewed = None
         return RedirectResponse("/login", 303, {"Set-Cookie": session_cookie(request, "")})
-
-
-def _within(path: str) -> str:
-    """A path of this site, whatever was asked for."""
-    is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
-    return path if is_ours else "/"
 
 
 PAGE = Page(SIGN_IN, routes)

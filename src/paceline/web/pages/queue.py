@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
@@ -18,7 +17,7 @@ from paceline.service.engines.base import FollowerState
 from paceline.service.job_store import ACTIVE, FINAL, list_jobs
 from paceline.service.jobs import Job, JobState
 from paceline.service.leader import Leader
-from paceline.web.job_history import CAUSES, counted, needs_words
+from paceline.web.job_history import CAUSES, counted, lead_of, needs_words, rest_of
 from paceline.web.pages import Page
 from paceline.web.site import Site
 
@@ -52,7 +51,8 @@ class Machine(BaseModel):
     """A follower and what it does."""
 
     id: str
-    has: str
+    leads: str  # its GPUs, otherwise its processor
+    has: str  # what else it has
     labels: tuple[str, ...]
     seen_at: datetime
     draining: bool
@@ -176,7 +176,8 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
     return [
         Machine(
             id=state.id,
-            has=_hardware(state),
+            leads=lead_of(state),
+            has=rest_of(state),
             labels=state.labels,
             seen_at=state.seen_at,
             draining=state.draining,
@@ -192,13 +193,6 @@ def machines_of(leader: Leader, followers: Iterable[FollowerState], active: Iter
 def _view(model: type[View], job: Job, **more: Any) -> View:
     """A job as a list shows it: the fields of the job that the list has, and these."""
     return model.model_validate(dict(job) | {"by": job.submitted_by} | more)
-
-
-def _hardware(state: FollowerState) -> str:
-    if not state.cpus:  # it was never believed
-        return ""
-    gpus = [f"{count} × {name}" if count > 1 else name for name, count in Counter(state.gpus).items()]
-    return ", ".join([*gpus, f"{state.cpus:g} {'core' if state.cpus == 1 else 'cores'}", f"{state.memory_gib:.0f} GiB"])
 
 
 def _answer(counts: dict[str, int], busy: int, machines: int) -> str:

@@ -4,207 +4,40 @@ from __future__ import annotations
 
 import re
 import secrets
-import types
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from starlette.responses import JSONResponse, RedirectResponse
 
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import is_micro
 from paceline.core.errors import InputError, StoreError, unknown
-from paceline.core.parameters import MeasuringParameters, in_words, refusal
-from paceline.core.quantity import show_count
-from paceline.core.suite import CaseKeys, parts_of, takes_list
-from paceline.report.text import humanize, one_line
+from paceline.core.parameters import in_words
+from paceline.report.text import one_line
 from paceline.runner.suite_file import load_suite, shipped
 from paceline.service import admission
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope
+from paceline.service.engines.base import FollowerState
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import could_run
 from paceline.service.quotas import OVER_QUOTA
-from paceline.web.job_history import counted, listed
+from paceline.web import run_again
+from paceline.web.form_fields import PREFIX, Group, groups_of, read_parameters, read_settings
+from paceline.web.job_history import counted, lead_of, listed
 from paceline.web.pages import Page
 from paceline.web.site import Form, SentForm, Site
 
-PREFIX = "p."  # before the name of a parameter, so that it cannot be taken for a field of the form itself
-_SETTING = re.compile(r"\s*\w+=")
-_CASE_KEYS = ("target", "ranks", "repeat", "timeout")
-
-
-class Entry(BaseModel):
-    """One field of the form."""
-
-    name: str  # of the parameter; a part of one is `load.rate`
-    title: str
-    help: str
-    default: str
-    choices: list[str]
-    is_switch: bool = False
-    is_required: bool = False
-    value: str = ""
-    error: str = ""
-
-
-class Group(BaseModel):
-    """Fields that belong together; those of a parameter with parts have its name."""
-
-    title: str
-    entries: list[Entry]
-    is_folded: bool = False
-
-
-def groups_of(parameters: type[BaseModel]) -> list[Group]:
-    """The fields of a benchmark: its own, those of its parameters that have parts, and how it is measured."""
-    plain, nested, measuring = [], [], []
-    for name, field in parameters.model_fields.items():
-        parts = parts_of(field.annotation, {})
-        if parts is not None:
-            nested.append(
-                Group(title=humanize(name), entries=[_entry(f"{name}.{part}", one) for part, one in parts.items()])
-            )
-        elif name in MeasuringParameters.model_fields:
-            measuring.append(_entry(name, field))
-        else:
-            plain.append(_entry(name, field))
-    where = [_entry(name, CaseKeys.model_fields[name]) for name in _CASE_KEYS]
-    groups = [
-        Group(title="", entries=plain),
-        *nested,
-        Group(title="How long and how exactly", entries=measuring, is_folded=True),
-        Group(title="Where and how often", entries=where, is_folded=True),
-    ]
-    return [group for group in groups if group.entries]
-
-
-def read_parameters(typed: Mapping[str, str], parameters: type[BaseModel]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What was typed, as an entry of a suite, and what is wrong with each field."""
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for name, text in typed.items():
-        try:
-            value = read_value(text)
-        except InputError as error:
-            errors[name] = str(error)
-            continue
-        whole, _, part = name.partition(".")
-        if problem := _problem(whole, part, value, CaseKeys if name in _CASE_KEYS else parameters):
-            errors[name] = problem
-        if not part:
-            values[name] = value
-        elif isinstance(parts := values.setdefault(whole, {}), dict):
-            parts[part] = value
-        else:
-            errors[name] = f"'{whole}' is given as a whole as well: leave one of them out"
-    return values, errors
-
-
-def read_value(text: str) -> Any:
-    """One value, or a list where there are several; brackets and braces are YAML."""
-    if len(text) > admission.LONGEST_TEXT:
-        message = f"it has {len(text):,} characters; at most {admission.LONGEST_TEXT:,} are taken"
-        raise InputError("too-many-characters", message)
-    if text.lstrip().startswith(("[", "{")):
-        return admission.read_document(text, "the value")
-    parts = [part.strip() for part in split_values(text) if part.strip()]
-    return parts[0] if len(parts) == 1 else parts
-
-
-def split_values(text: str) -> list[str]:
-    """The texts between commas, but for commas within brackets and before a setting, as in fc:layers=2,width=64.
-
-    From the end, so that whether a comma is within brackets is known when it is met.
-    """
-    parts: list[str] = []
-    end, is_within = len(text), False
-    for at in range(len(text) - 1, -1, -1):
-        letter = text[at]
-        if letter in ")]}([{":
-            is_within = letter in ")]}"
-        elif letter == "," and not is_within and not _SETTING.match(text, at + 1):
-            parts.append(text[at + 1 : end])
-            end = at
-    return [text[:end], *reversed(parts)]
-
-
-def read_settings(text: str) -> dict[str, Any]:
-    """Lines of `key=value`, as overrides of a suite."""
-    settings = {}
-    for line in filter(None, (line.strip() for line in text.splitlines())):
-        key, equals, value = line.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            message = f"'{one_line(line)[:60]}': write it as key=value or benchmark.key=value"
-            raise InputError("not-a-setting", message, key="set", value=line)
-        settings[key.strip().replace("-", "_")] = read_value(value.strip())
-    return settings
-
-
-def _problem(whole: str, part: str, value: Any, model: type[BaseModel]) -> str:
-    """What is wrong with a field, or a part of it, by itself; of a list that makes several cases, with each value."""
-    field = model.model_fields.get(whole)
-    if field is None:
-        return ""  # the suite as a whole is checked, too, and knows the nearest name
-    if part:
-        field = (parts_of(field.annotation, {}) or {}).get(part)
-    # A part that only some alternatives have is left to the check of the whole suite.
-    is_several = isinstance(value, list) and field is not None and not takes_list(field.annotation)
-    for one in value if is_several else [value]:
-        try:
-            model.model_validate({whole: {part: one} if part else one})
-        except ValidationError as error:
-            complaints = [one for one in error.errors() if one["loc"][:1] == (whole,)]
-            complaints = [one for one in complaints if not part or part in one["loc"]]
-            if complaints:
-                return refusal(complaints, model).message
-    return ""
-
-
-def _entry(name: str, field: FieldInfo) -> Entry:
-    is_switch = field.annotation is bool
-    default = "" if field.is_required() or field.default is None else field.default
-    return Entry(
-        name=name,
-        title=humanize(name.rpartition(".")[2]),
-        help=one_line(field.description or ""),
-        default=_default_text(default),
-        choices=["yes", "no"] if is_switch else _choices(field.annotation),
-        is_switch=is_switch,
-        is_required=field.is_required(),
-    )
-
-
-def _default_text(default: Any) -> str:
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    if isinstance(default, float):
-        return show_count(default)
-    if isinstance(default, BaseModel):
-        return ""
-    if isinstance(default, list | tuple):
-        return ", ".join(map(str, default))
-    return "" if "object at 0x" in str(default) or str(default) == "PydanticUndefined" else str(default)
-
-
-def _choices(annotation: Any) -> list[str]:
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return [str(choice) for choice in get_args(annotation)]
-    if origin is Annotated:
-        return _choices(get_args(annotation)[0])
-    if origin in (Union, types.UnionType, list, tuple):
-        return [choice for part in get_args(annotation) for choice in _choices(part)]
-    return []
-
-
 Kind = Literal["suite", "benchmark", "yaml"]
 DEFAULT_SUITE = "quick"
+_TAGGED = 200  # runs whose tags are offered
+_FIELDS = ("suite", "benchmark", "set", "gpus", "gpu", "memory_gib", "labels", "whole_node", "priority", "tags")
 EXAMPLE = """\
 name: my-suite
 cases:
@@ -232,6 +65,30 @@ class Checked(BaseModel):
     message: str = ""
 
 
+class MachineChoices(BaseModel):
+    """What the machines that are here have, for a form to offer."""
+
+    machines: list[str]
+    gpus: dict[str, int]  # how many machines have such a GPU
+    counts: list[int]  # GPUs that a job may have on one machine
+    memory_gib: list[int]
+    labels: list[str]
+
+    @classmethod
+    def of(cls, followers: Sequence[FollowerState]) -> MachineChoices:
+        """Those of these machines."""
+        # What cannot be typed cannot be asked for, and must not reach a page as it is.
+        names = [name for state in followers for name in set(state.gpus) if name.isprintable()]
+        most = max((len(state.gpus) for state in followers), default=0)
+        return cls(
+            machines=[one_line(f"{lead_of(state)} · {state.id}") for state in followers],
+            gpus=dict(sorted(Counter(names).items())),
+            counts=[count for count in (1, 2, 4, 8, 16) if count < most] + ([most] if most else []),
+            memory_gib=sorted({size for state in followers for size in state.gpu_memory_gib}),
+            labels=sorted({label for state in followers for label in state.labels if label.isprintable()}),
+        )
+
+
 class Submission(BaseModel):
     """The form as it stands."""
 
@@ -244,8 +101,9 @@ class Submission(BaseModel):
     about: str
     groups: list[Group]
     values: dict[str, str]
-    gpus_here: list[str]
-    labels_here: list[str]
+    machines: MachineChoices
+    tags_here: list[str]
+    again: str = ""  # the run that is to be run again
     checked: Checked | None = None
 
 
@@ -267,7 +125,6 @@ def form_page(site: Site, kind: Kind, name: str, values: dict[str, str], job_id:
     for group in groups:
         for entry in group.entries:
             entry.value = values.get(PREFIX + entry.name, "")
-    followers = site.leader.followers()
     return Submission(
         kind=kind,
         id=job_id,
@@ -280,8 +137,8 @@ def form_page(site: Site, kind: Kind, name: str, values: dict[str, str], job_id:
         about=entries[benchmark].summary if kind == "benchmark" else "",
         groups=groups,
         values={"yaml": EXAMPLE if kind == "yaml" else "", "priority": "0"} | values,
-        gpus_here=sorted({name for state in followers for name in state.gpus}),
-        labels_here=sorted({label for state in followers for label in state.labels}),
+        machines=MachineChoices.of(site.leader.followers()),
+        tags_here=sorted({tag for row in site.store.runs(_TAGGED) for tag in row.tags}),
     )
 
 
@@ -399,6 +256,23 @@ def _capable_machines(leader: Leader, needs: MachineNeeds) -> str:
     return f"{message}; the job will wait for {'more' if able else 'another'}." if able < needs.nodes else f"{message}."
 
 
+def _again(site: Site, run_id: str, index: int | None) -> tuple[Kind, str, dict[str, str]]:
+    """The form as it must be filled in to run something again: one case by its parameters, a run as a suite."""
+    run = site.store.load(run_id, samples=False).run
+    cases = [case for case in run.cases if index in (None, case.index)]
+    if not cases:
+        message = f"run '{run_id}' has no case {index}: it has {counted(len(run.cases), 'case')}"
+        raise InputError("unknown-case", message, key="case", value=index)
+    values = run_again.needs_of(run, cases)
+    if index is not None and cases[0].benchmark in BENCHMARKS.registry().entries:
+        name = cases[0].benchmark
+        typed = {PREFIX + key: text for key, text in run_again.form_values(cases[0]).items()}
+        asked = Form([("kind", "benchmark"), ("benchmark", name), ("id", "again"), *typed.items()])
+        if not read(asked)[1]:
+            return "benchmark", name, values | typed
+    return "yaml", "", values | {"yaml": run_again.suite_text(run, cases)}
+
+
 def routes(router: APIRouter, site: Site) -> None:
     """`/submit`: the form, what is wrong with it as one types, and the job."""
 
@@ -407,9 +281,18 @@ def routes(router: APIRouter, site: Site) -> None:
 
     @router.get("/submit")
     @needs(Scope.READ)
-    def form(request: Request, kind: Kind = "suite", name: str = "") -> Response:
-        values = {key: value for key, value in request.query_params.items() if key in ("suite", "benchmark")}
-        return show(request, form_page(site, kind, name, values, secrets.token_hex(6)))
+    def form(
+        request: Request, kind: Kind = "suite", name: str = "", run: str = "", case: int | None = None
+    ) -> Response:
+        given = request.query_params.items()
+        values = {key: value for key, value in given if key in _FIELDS or key.startswith(PREFIX)}
+        if run:
+            run = site.store.find_run(run)
+            kind, name, more = _again(site, run, case)
+            values |= more
+        page = form_page(site, kind, name, values, secrets.token_hex(6))
+        page.again = run
+        return show(request, page)
 
     @router.post("/submit/check")
     @needs(Scope.SUBMIT)

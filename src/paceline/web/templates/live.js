@@ -1,12 +1,19 @@
 "use strict";
 {
-  const EVERY = 2000, LONGEST = 60000;
   const live = document.getElementById("live");
-  const connection = document.getElementById("connection");
+  const EVERY = 1000 * Number(live.dataset.every || 2), LONGEST = 60000;
+  const stale = document.getElementById("stale");
   const address = new URL(location.href);
   address.searchParams.set("part", "live");
   address.hash = "";
-  let pause = EVERY;
+  let pause = EVERY, heard = Date.now(), why = "", clock = 0;
+  const span = (seconds) => seconds < 100 ? `${seconds} s` : `${Math.round(seconds / 60)} min`;
+  // What is on the page stays, with its age, until the leader answers again.
+  const age = () => {
+    stale.hidden = !why;
+    const seconds = Math.round((Date.now() - heard) / 1000);
+    stale.textContent = why ? `What you see is ${span(seconds)} old: ${why}. It is tried again every ${pause / 1000} s.` : "";
+  };
   // Only what differs is touched, so that focus, selection and what is unfolded stay as they are.
   const morph = (old, fresh) => {
     for (const { name, value } of fresh.attributes) {
@@ -40,12 +47,18 @@
         const answer = await fetch(address, { headers: { accept: "text/html" }, cache: "no-store" });
         if (!answer.ok) throw new Error(`the leader answered ${answer.status}`);
         show(await answer.text());
-        connection.textContent = "";
+        heard = Date.now();
+        why = "";
+        clearInterval(clock);
+        clock = 0;
+        age();
       }
       pause = EVERY;
     } catch (problem) {
       pause = Math.min(LONGEST, 2 * pause);
-      connection.textContent = `Not up to date: ${problem.message}. Trying again in ${pause / 1000} s.`;
+      why = problem instanceof TypeError ? "the leader does not answer" : problem.message;
+      if (!clock) clock = setInterval(age, 1000);
+      age();
     }
     if (!live.hasAttribute("data-over")) setTimeout(look, pause);
   };
