@@ -28,9 +28,10 @@ from paceline.core.suite import Here, Suite, expand, only
 from paceline.machine.affinity import FLAG as AFFINITY
 from paceline.machine.affinity import read_affinity, show_cpu_list
 from paceline.remote.hosts import SSH, RemoteShell
+from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
-from paceline.runner.run import Listener, SuiteRun, execute_here
+from paceline.runner.run import Listener, SuiteRun, execute_here, imports_of
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
@@ -222,8 +223,6 @@ def others(
 
 def _follow(joined: JoinedRanks) -> int:
     """In a process that a launcher started next to the first: take part in every case, keep nothing."""
-    from paceline.runner.fork_client import WarmServer
-
     with WarmServer() as server:
         for case in joined.hear_cases():
             joined.execute(server, case, lambda _progress: None)
@@ -262,6 +261,17 @@ def foreseen(cases: Sequence[Case], store: str | None) -> str:
     return _time_left.foreseen(cases, past)
 
 
+@contextmanager
+def warm_server(cpus: Collection[int]) -> Iterator[WarmServer]:
+    """The process that forks the cases, which starts while they are made; it is gone when they are refused."""
+    server = WarmServer(frozenset(cpus))
+    try:
+        server.begin()
+        yield server
+    finally:
+        server.abandon()
+
+
 def start(
     name: str,
     cases: list[Case],
@@ -271,8 +281,11 @@ def start(
     tags: Sequence[str] = (),
     traces: Path | None = None,  # where those of its models go
     cpus: Collection[int] = (),  # to pin them to; none for all
+    warm: WarmServer | None = None,
 ) -> int:
     """Measure the cases of a suite from the beginning; returns the exit code."""
+    if warm is not None:  # which imports while the store is opened and the machine described
+        warm.begin(imports_of(measuring_order(cases)[0]))
     from paceline.store import open_store
 
     with open_store(store) as opened:
@@ -280,7 +293,7 @@ def start(
         if traces is not None:
             run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
         opened.begin(run)
-        return _measure(opened, run, run.cases, {}, output, world)
+        return _measure(opened, run, run.cases, {}, output, world, warm)
 
 
 def resume(name: str, store: str | None, output: Output, world: Others, *, retry_failed: bool) -> int:
@@ -362,6 +375,7 @@ def _measure(
     attempts: dict[int, int],
     output: Output,
     world: Others,
+    warm: WarmServer | None = None,
 ) -> int:
     """Measure, report, and say with the exit code whether all is well."""
     todo = measuring_order(todo)
@@ -377,6 +391,7 @@ def _measure(
         attempts=attempts,
         execute=world.execute if world is not None else execute_here,
         cpus=frozenset(read_affinity(pinned) if pinned else ()),
+        warm=warm,
     )
     catch_interrupts()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,9 +126,11 @@ def command(
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         traces = folder_of(profile) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
-        cases = _running.expand_here(suite, overrides, world, peer, filters)
         if not dry_run:
-            sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus))
+            with nullcontext() if world is not None else _running.warm_server(cpus) as warm:
+                cases = _running.expand_here(suite, overrides, world, peer, filters)
+                sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm))
+        cases = _running.expand_here(suite, overrides, world, peer, filters)
         if profile is not None:
             refuse_if_none_can(cases)
         for case in cases:
