@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import flood, leader_load, live_leader, overlap, soak
+from bench import first_figure, flood, leader_load, live_leader, overlap, soak
 from bench.analysis import analysis_ratios
 from bench.load import load_ratios
 from bench.ratio import Ratio
@@ -36,14 +36,17 @@ TIMES = 5
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 def main(name: str | None, rest: tuple[str, ...]) -> None:
     """Print the table line by line, a part of it by NAME, or what takes minutes; the exit code says if it could be."""
-    names = [*TABLES, *LONG, "verdicts"]
+    names = [*TABLES, *LONG, "first-figure", "verdicts"]
     if name is not None and name not in names:
         raise click.BadParameter(f"'{name}' is none of {', '.join(names)}")
     if name == "verdicts":
         verdicts.main(rest, prog_name="python -m bench verdicts")
-    if rest:
+    if rest and name != "first-figure":
         raise click.BadParameter(f"'{rest[0]}': '{name}' takes nothing more")
     try:
+        if name == "first-figure":
+            first_figure.print_first_figures(rest)
+            return
         if name in LONG:
             LONG[name]()
             return

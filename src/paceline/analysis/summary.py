@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.configuration import layout_of
 from paceline.analysis.figures import Sweep, SweepPoint, sweeps_of, unique_labels
-from paceline.core.case import Case, Category, is_micro, section_order
+from paceline.core.case import Case, Category, is_micro, is_of_model, section_order
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import CauseKind, Measurement, Outcome, Record, RecordWarning
@@ -178,6 +178,11 @@ class RunSummary:
         return any(map(is_micro, self.categories))
 
     @property
+    def is_of_models(self) -> bool:
+        """Whether whole models are among what was measured; then the run is about them."""
+        return any(map(is_of_model, self.categories))
+
+    @property
     def is_sectioned(self) -> bool:
         """Whether its cases need tables of their own kind, one for each category."""
         return self.is_micro or Category.SERVING in self.categories
@@ -188,8 +193,10 @@ class RunSummary:
         highlights = []
         for name in filter(is_micro, self.categories):
             heads = [(row.headline, row) for row in self.measured if row.case.category == name and row.headline]
-            rates = [(head.value, row) for head, row in heads if head.unit in _RATES and math.isfinite(head.value)]
-            rates = [(rate, row) for rate, row in rates if row.record.pace is None or row.record.pace.kind != "burst"]
+            heads = [(head, row) for head, row in heads if row.record.pace is None or row.record.pace.kind != "burst"]
+            # Rates in one unit: nothing leads what is measured in another.
+            unit = next((unit for unit in _RATES if any(head.unit == unit for head, _ in heads)), "")
+            rates = [(head.value, row) for head, row in heads if head.unit == unit and math.isfinite(head.value)]
             if rates:
                 highlights.append(Highlight(name, max(rates, key=lambda pair: pair[0])[1], len(rates)))
         return tuple(highlights)

@@ -51,7 +51,7 @@ def estimate(progress: Mapping[str, Any], samples: Sequence[float]) -> str:
             low, high = (work / end if end > 0 else math.inf for end in (interval.high, interval.low))
             interval = interval.model_copy(update={"low": low, "high": high})
     shown = with_interval(show(middle, unit), show_interval(middle, interval, partial(show, unit=unit)))
-    return f"{shown}, {len(samples)} steps"
+    return f"{shown} so far, {len(samples)} steps"
 
 
 def load_figures(load: Mapping[str, float]) -> str:

@@ -19,6 +19,7 @@ from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.machine.affinity import FLAG as AFFINITY
 from paceline.machine.affinity import read_affinity, show_cpu_list
 from paceline.remote.hosts import SSH, RemoteShell
+from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
 from paceline.runner.run import Listener, SuiteRun, execute_here
@@ -89,8 +90,6 @@ def others(
 
 def _follow(joined: JoinedRanks) -> int:
     """In a process that a launcher started next to the first: take part in every case, keep nothing."""
-    from paceline.runner.fork_client import WarmServer
-
     with WarmServer() as server:
         for case in joined.hear_cases():
             joined.execute(server, case, lambda _progress: None)
@@ -196,7 +195,20 @@ def affinity_of(given: str | None, world: Others) -> set[int]:
     return read_affinity(given)
 
 
-def measure(store: Store, todo: Todo, listener: Listener, world: Others = None) -> Measured:
+@contextmanager
+def warm_server(cpus: Collection[int]) -> Iterator[WarmServer]:
+    """The process that forks the cases, which starts while they are made; it is gone when they are refused."""
+    server = WarmServer(frozenset(cpus))
+    try:
+        server.begin()
+        yield server
+    finally:
+        server.abandon()
+
+
+def measure(
+    store: Store, todo: Todo, listener: Listener, world: Others = None, warm: WarmServer | None = None
+) -> Measured:
     """Measure, and say in the store how it ended; an interrupt is passed on when the store knows of it."""
     cases = measuring_order(todo.cases)
     if world is not None:
@@ -211,6 +223,7 @@ def measure(store: Store, todo: Todo, listener: Listener, world: Others = None) 
         attempts=todo.attempts,
         execute=world.execute if world is not None else execute_here,
         cpus=frozenset(read_affinity(pinned) if pinned else ()),
+        warm=warm,
     )
     try:
         suite_run.go()

@@ -15,12 +15,13 @@ import click
 
 from paceline.api import running
 from paceline.api.tracing import FLAG, require_writable
-from paceline.core.case import Case
+from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError, StoreError
 from paceline.core.files import data_directory, private_directory
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.run import RunRecords
-from paceline.runner.run import Listener
+from paceline.runner.fork_client import WarmServer
+from paceline.runner.run import Listener, imports_of
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
@@ -97,12 +98,15 @@ def start(
     tags: Sequence[str] = (),
     traces: Path | None = None,
     cpus: Collection[int] = (),
+    warm: WarmServer | None = None,
 ) -> int:
     """Measure the cases of a suite from the beginning; returns the exit code."""
+    if warm is not None:  # which imports while the store is opened and the machine described
+        warm.begin(imports_of(measuring_order(cases)[0]))
     from paceline.store import open_store
 
     with open_store(store) as opened:
-        return _measure(opened, running.begin(opened, name, cases, world, tags, traces, cpus), output, world)
+        return _measure(opened, running.begin(opened, name, cases, world, tags, traces, cpus), output, world, warm)
 
 
 def resume(name: str, store: str | None, output: Output, world: running.Others, *, retry_failed: bool) -> int:
@@ -113,12 +117,14 @@ def resume(name: str, store: str | None, output: Output, world: running.Others, 
         return _measure(opened, running.reopen(opened, name, world, retry_failed=retry_failed), output, world)
 
 
-def _measure(store: Store, todo: running.Todo, output: Output, world: running.Others) -> int:
+def _measure(
+    store: Store, todo: running.Todo, output: Output, world: running.Others, warm: WarmServer | None = None
+) -> int:
     """Measure, report, and say with the exit code whether all is well."""
     run_id = todo.run.id
     catch_interrupts()
     try:
-        measured = running.measure(store, todo, output.listener(), world)
+        measured = running.measure(store, todo, output.listener(), world, warm)
     except KeyboardInterrupt:
         if output.as_json:
             click.echo(json.dumps({"event": "run_ended", "run": run_id, "ok": False, "status": "interrupted"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,7 +99,7 @@ def command(
     Flags named after parameters override them; a value list (a,b) measures every combination.
     """
     from paceline.api.cases import expand_here
-    from paceline.api.running import affinity_of, check_tag, others
+    from paceline.api.running import affinity_of, check_tag, others, warm_server
     from paceline.api.tracing import folder_of, refuse_if_none_can
     from paceline.cli import _running
 
@@ -127,9 +128,11 @@ def command(
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
         traces = folder_of(profile) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
-        cases = expand_here(suite, overrides, world, peer, filters)
         if not dry_run:
-            sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus))
+            with nullcontext() if world is not None else warm_server(cpus) as warm:
+                cases = expand_here(suite, overrides, world, peer, filters)
+                sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm))
+        cases = expand_here(suite, overrides, world, peer, filters)
         if profile is not None:
             refuse_if_none_can(cases)
         for case in cases:

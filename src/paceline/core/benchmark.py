@@ -188,7 +188,10 @@ class Benchmark(ABC, Generic[P]):
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """Heavy modules that the warm server should have imported before it forks this case."""
+        """Heavy modules that the warm server should have imported before it forks a case.
+
+        Next to the parameters there is the `target`.
+        """
         return ()
 
 

@@ -25,18 +25,23 @@ class Category(StrEnum):
     HARNESS = "harness"
 
 
-_OF_MODELS = frozenset({Category.TRAINING, Category.INFERENCE, Category.PARALLEL, Category.SERVING, Category.HARNESS})
+_OF_MODELS = frozenset({Category.TRAINING, Category.INFERENCE, Category.PARALLEL, Category.SERVING})
 _ORDER = {category.value: place for place, category in enumerate(Category)}
 
 
 def is_micro(category: str) -> bool:
     """Whether its benchmarks measure one operation each; so do those of a category that somebody added."""
-    return category not in _OF_MODELS and category not in ("", "other")
+    return category not in _OF_MODELS and category not in (Category.HARNESS, "", "other")
 
 
-def section_order(category: str) -> int:
-    """Where its section stands in a report: ours first, others after them."""
-    return _ORDER.get(category, len(_ORDER))
+def is_of_model(category: str) -> bool:
+    """Whether its benchmarks measure whole models."""
+    return category in _OF_MODELS
+
+
+def section_order(category: str) -> tuple[bool, int]:
+    """Where its section stands in a report: models, what is under them, then the categories of others."""
+    return not is_of_model(category), _ORDER.get(category, len(_ORDER))
 
 
 # Parameters that have another name than in earlier versions, by benchmark: suites and records may have the earlier one.

@@ -43,6 +43,14 @@ def compiler() -> list[str]:
     raise MissingDependency("a C compiler", "install one (apt install gcc), or name yours with $CC")
 
 
+def is_possible() -> bool:
+    """Whether this machine has a C compiler."""
+    try:
+        return bool(compiler())
+    except MissingDependency:
+        return False
+
+
 @lru_cache
 def load(source: Path) -> ctypes.CDLL:
     """The C file as a loaded library; built once for each source, compiler and processor."""

@@ -10,11 +10,11 @@ from textwrap import wrap
 
 from paceline.analysis.figures import Reading
 from paceline.report.charts import Chart
-from paceline.report.style import ACCENT, FONT, INK, MUTED
+from paceline.report.style import ACCENT, COLUMN, FONT, GRID, INK, MUTED, PHONE
 from paceline.report.text import clean
 
 ROOM, MOST_ROOM = 190, 380  # beside the bars, for their names
-_REACH = 600  # of the longest bar and its interval, where names take no more than their least room
+_LEAST_REACH = 300  # of the longest bar and its interval, however long the texts are
 _STEP, _THICKNESS, _LINE_HEIGHT, _LINES = 30, 15, 14, 3
 _HEAD, _GAP = 46, 26  # above the bars of a panel, and between panels
 _BEFORE, _AFTER = 10, 8  # between a name and its bar, and between an interval and its text
@@ -40,6 +40,7 @@ class Panel:
     title: str
     subtitle: str
     bars: Sequence[Bar]
+    end: float | None = None  # of its scale; unset is its longest bar
 
 
 def bars(title: str, subtitle: str, shown: Sequence[Bar]) -> Chart:
@@ -57,18 +58,17 @@ def panels(title: str, shown: Sequence[Panel], notes: Sequence[str] = ()) -> Cha
     """Panels below each other; their bars begin at the same place."""
     every = [bar for panel in shown for bar in panel.bars]
     room = min(MOST_ROOM, max(ROOM, *(_width(bar.name) for bar in every)))
-    reach, beside = _REACH - (room - ROOM), max(_width(bar.text) for bar in every)
+    reach = _reach(shown, COLUMN - room - _BEFORE)
     drawn, top = [], 0.0
     for panel in shown:
         lines = [_lines(bar.name, room) for bar in panel.bars]
         step = max(_STEP, _LINE_HEIGHT * max(map(len, lines)) + 8)
-        drawn += [*_heads(panel, room + _BEFORE, top), *_drawn(panel.bars, lines, room, reach, top + _HEAD, step)]
+        drawn += [*_heads(panel, 0, top), *_drawn(panel, lines, room, reach, top + _HEAD, step)]
         top += _HEAD + step * len(lines) + _GAP
-    width, height = f"{room + _BEFORE + reach + _AFTER + beside:.0f}", f"{top - _GAP:.0f}"
-    style = f'font-family="{html.escape(FONT)}" font-size="12"'
     return Chart(
         spec={},
-        svg=f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {style}>{"".join(drawn)}</svg>',
+        svg=_picture(COLUMN, top - _GAP, drawn),
+        narrow=_narrow(shown),
         title=title,
         description="; ".join(f"{bar.name}: {bar.text}" for bar in every),
         notes=tuple(notes),
@@ -81,6 +81,53 @@ def panels(title: str, shown: Sequence[Panel], notes: Sequence[str] = ()) -> Cha
     )
 
 
+def _picture(width: float, height: float, parts: Sequence[str]) -> str:
+    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    return f'<svg {size} font-family="{html.escape(FONT)}" font-size="12">{"".join(parts)}</svg>'
+
+
+def _reach(shown: Sequence[Panel], room: float) -> float:
+    """How long a bar of a whole scale may be, so that every bar with its text fits into the room."""
+    fits = [room]
+    for panel in shown:
+        low, span = _scale(panel)
+        for bar in panel.bars:
+            read = bar.reading
+            end = max(0.0, read.value, read.high if read.high is not None else read.value)
+            fits.append((room - _AFTER - _width(bar.text)) / max((end - low) / span, 0.01))
+    return max(_LEAST_REACH, min(fits))
+
+
+def _scale(panel: Panel) -> tuple[float, float]:
+    """Where the scale of a panel begins, and how much it spans."""
+    reads = [bar.reading for bar in panel.bars]
+    ends = [end for read in reads for end in (read.value, read.low, read.high) if end is not None]
+    ends += [0.0, panel.end or 0.0]
+    return min(ends), (max(ends) - min(ends)) or 1.0
+
+
+def _narrow(shown: Sequence[Panel]) -> str:
+    """The same for a phone: each bar below its name and its text."""
+    drawn, top = [], 0.0
+    for panel in shown:
+        low, span = _scale(panel)
+        zero = -low / span * PHONE
+        drawn += _heads(panel, 0, top)
+        top += _HEAD
+        for bar in panel.bars:
+            for words, colour in ((bar.name, INK), (bar.text, MUTED)):
+                for line in _lines(words, PHONE):
+                    top += _LINE_HEIGHT + 2
+                    drawn.append(_text(0, top, line, colour=colour))
+            x, end = sorted((zero, (bar.reading.value - low) / span * PHONE))
+            drawn.append(f'<rect x="0" y="{top + 7:.1f}" width="{PHONE}" height="7" rx="2" fill="{GRID}"/>')
+            drawn.append(f'<rect x="{x:.1f}" y="{top + 7:.1f}" width="{end - x:.1f}" height="7" rx="2" '
+                         f'fill="{bar.colour}"/>')  # fmt: skip
+            top += 24
+        top += _GAP
+    return _picture(PHONE, top - _GAP, drawn)
+
+
 def _heads(panel: Panel, left: float, top: float) -> Iterator[str]:
     yield _text(left, top + 14, panel.title, 'font-size="13" font-weight="600"')
     if panel.subtitle:
@@ -88,12 +135,11 @@ def _heads(panel: Panel, left: float, top: float) -> Iterator[str]:
 
 
 def _drawn(
-    shown: Sequence[Bar], lines: Sequence[Sequence[str]], room: float, reach: float, top: float, step: float
+    panel: Panel, lines: Sequence[Sequence[str]], room: float, reach: float, top: float, step: float
 ) -> Iterator[str]:
     """Every bar with its name before it, and its interval and its text behind it."""
-    ends = [(bar.reading.value if end is None else end) for bar in shown for end in (bar.reading.low, bar.reading.high)]
-    ends += [0.0, *(bar.reading.value for bar in shown)]
-    low, span = min(ends), (max(ends) - min(ends)) or 1.0
+    shown = panel.bars
+    low, span = _scale(panel)
 
     def across(value: float) -> float:
         return room + _BEFORE + (value - low) / span * reach

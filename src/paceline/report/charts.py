@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.report import vega
 from paceline.report.numbers import MS, show_value
-from paceline.report.style import CONFIG, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
+from paceline.report.style import COLUMN, CONFIG, FONT, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
 from paceline.report.text import clean
 
 LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
@@ -31,6 +31,7 @@ class Chart:
     description: str
     notes: tuple[str, ...] = ()
     svg: str = ""  # the drawing itself, of a chart that needs no specification
+    narrow: str = ""  # the same for a phone, of a drawing that would be too small there
     rows: tuple[dict[str, Any], ...] = ()  # the data of such a drawing
 
 
@@ -38,7 +39,7 @@ def framed(title: str, *about: str, lines: bool = False, values: Sequence[Spec] 
     """A chart under its title, and under that what it is about: on one line, or on one line each."""
     parts = [part for part in about if part]
     subtitle = parts if lines else "; ".join(parts)
-    head = {"text": title, "subtitle": subtitle, "anchor": "start", "frame": "group", "offset": 12}
+    head = {"text": title, "subtitle": subtitle, "anchor": "start", "frame": "bounds", "offset": 12}
     return {"config": CONFIG, "title": head, **_data(values), **spec}
 
 
@@ -81,7 +82,7 @@ def coloured(
     names: Sequence[str], colours: Sequence[str] = LINES, *, field: str = "case", style: Spec | None = None
 ) -> Spec:
     """A colour for each name, with a legend where there are several: as many in a row as fit under the chart."""
-    columns = max(1, min(len(names), WIDTH // (7 * max(map(len, names), default=0) + 36)))
+    columns = max(1, min(len(names), WIDTH // (8 * max(map(len, names), default=0) + 60)))
     legend = LEGEND | {"labelLimit": LABEL_LIMIT} | (style or {}) | {"columns": columns}
     return {
         "field": field,
@@ -163,13 +164,25 @@ def stacked(charts: Sequence[Chart]) -> Chart:
     )
 
 
+def captioned(charts: Sequence[Chart], title: str, about: str) -> Chart:
+    """Charts as one drawing that says of itself what it shows, of which machine and when: a picture goes alone."""
+    lines = [(title, 17, 'font-size="16" font-weight="600"', INK), (about, 38, 'font-size="12"', MUTED)]
+    texts = "".join(
+        f'<text x="0" y="{y}" {style} fill="{colour}">{html.escape(clean(words))}</text>'
+        for words, y, style, colour in lines
+    )
+    caption = f'<svg width="{COLUMN}" height="44" font-family="{html.escape(FONT)}">{texts}</svg>'
+    return stacked([Chart({}, title, about, svg=caption), *charts])
+
+
 def draw_svg(chart: Chart, name: str) -> str:
     """The chart for a page: no address of anything outside, and a name for what it has inside."""
     drawn = chart.svg or _drawn_by_vega(chart, name)
     outermost = re.match(r"<svg([^>]*)>", drawn)
     if outermost is None:
         raise ValueError("the chart could not be drawn: it is not an SVG picture")
-    return (
+    narrow = f'<div class="chart narrow" aria-hidden="true">{chart.narrow}</div>' if chart.narrow else ""
+    return narrow + (
         f'<svg{outermost[1]} class="chart" role="img" aria-labelledby="{name}-title {name}-text"'
         f'><title id="{name}-title">{html.escape(chart.title)}</title>'
         f'<desc id="{name}-text">{html.escape(chart.description)}</desc>{drawn[outermost.end() :]}'

@@ -198,6 +198,8 @@ class Card:
     what: str
     label: str
     has_warning: bool = False
+    detail: str = ""  # what bounds it
+    part: float | None = None  # how much of that it reaches
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ class Document:
     blocks: tuple[Block, ...]
     answer: str = ""  # above several blocks
     cards: tuple[Card, ...] = ()
+    ceilings: tuple[Card, ...] = ()  # of the machine, next to what was measured on it
     is_titled: bool = False  # whether Markdown has the title, too
     subtitle: str = ""  # below the answer, on a page
     status: str = ""  # that something is not as it should be, on a page

@@ -14,6 +14,7 @@ _Line = TypeVar("_Line")
 
 CONFIG: Spec = {
     "background": None,
+    "padding": {"left": 0, "top": 5, "right": 5, "bottom": 5},
     "font": FONT,
     "aria": False,
     "view": {"stroke": None},
@@ -28,12 +29,15 @@ CONFIG: Spec = {
         "titleFontWeight": "normal",
         "titlePadding": 8,
     },
+    "axisY": {"minExtent": 50, "titleAnchor": "middle"},  # so that the charts of a page begin at one place
     "title": {"color": INK, "fontSize": 13, "fontWeight": 600, "subtitleColor": MUTED, "subtitleFontSize": 12},
 }
 
 # The style sheet gives each of them another shade on a dark page.
 LINES = (ACCENT, "#b4451f", "#1d7a4a", "#7b3fb5", "#8a6d00", "#0d7f8c", "#b02a6b", "#6b4a2f")
-WIDTH = 700  # of a chart with lines
+COLUMN = 1040  # pixels of a page's column
+PHONE = 354  # the same on a phone
+WIDTH = 960  # of the plane of a chart with lines, next to which its axis stands
 
 LEGEND: Spec = {
     "title": None,
@@ -46,7 +50,7 @@ LEGEND: Spec = {
     "symbolStrokeWidth": 0,
     "symbolSize": 70,
     "symbolOpacity": 1,
-    "columnPadding": 18,
+    "columnPadding": 30,
     "offset": 10,
 }
 

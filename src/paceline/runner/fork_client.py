@@ -40,6 +40,7 @@ class WarmServer:
     _process: subprocess.Popen[bytes] | None = None
     _control: Channel | None = None
     _imported: set[str] = field(default_factory=set)
+    _importing: list[list[str]] = field(default_factory=list)  # orders that were not answered yet
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
     escaped: dict[int, str] = field(default_factory=dict)  # pid: name, of what outlived the last cases and was ended
     group: ControlGroup = field(default_factory=ControlGroup)  # that it and its cases are in
@@ -54,11 +55,18 @@ class WarmServer:
         """Have these modules imported before the next fork; `deadline` is on the monotonic clock."""
         with contextlib.suppress(ServerLost):  # while nothing was asked of it: another one takes its place
             self._ends = self.poll_ends()
-        missing = [name for name in modules if name not in self._imported]
-        if missing:
+        if modules:
+            self.begin(modules)
+        while self._importing:
+            self._note(self._await("imported", deadline))
+
+    def begin(self, modules: tuple[str, ...] = ()) -> None:
+        """Start the process, and let it import these while something else is done; `warm` waits for it."""
+        known = self._imported.union(*self._importing)
+        missing = [name for name in modules if name not in known]
+        if missing or self._control is None:
+            self._importing.append(missing)
             self._order({"do": "import", "modules": missing})
-            self._await("imported", deadline)
-            self._imported.update(missing)
 
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""
@@ -102,6 +110,12 @@ class WarmServer:
         ends, self._ends = self._ends, {}
         return ends
 
+    def abandon(self) -> None:
+        """End a server of which nothing is wanted any more, whatever it imports just now."""
+        if self._process is not None:
+            self._process.kill()
+        self.close()
+
     def close(self) -> None:
         """End the server and everything it forked."""
         if self._control is not None:
@@ -118,6 +132,7 @@ class WarmServer:
             become_subreaper(False)
         self.group.end()
         self._imported.clear()
+        self._importing.clear()
 
     def _order(self, order: dict[str, Any], descriptors: list[int] | None = None) -> None:
         try:
@@ -147,6 +162,8 @@ class WarmServer:
             self._note(message)
 
     def _note(self, message: dict[str, Any]) -> None:
+        if "imported" in message and self._importing:
+            self._imported.update(self._importing.pop(0))
         if "ended" in message:
             self._ends[int(message["ended"])] = int(message["status"])
             self.escaped |= {int(pid): name for pid, name in message.get("escaped", {}).items()}

@@ -73,7 +73,7 @@ def execute_here(server: WarmServer, case: Case, on_progress: Callable[[dict[str
 def imports_of(case: Case) -> tuple[str, ...]:
     """Modules that a case will want: that of its benchmark, and heavy ones."""
     benchmark = BENCHMARKS.get(case.benchmark)
-    return (benchmark.__module__, *benchmark.imports(case.parameters))
+    return (benchmark.__module__, *benchmark.imports({**case.parameters, "target": case.target}))
 
 
 @dataclass
@@ -87,6 +87,7 @@ class SuiteRun:
     attempts: Mapping[int, int] = field(default_factory=dict)  # attempts that were made already, by case
     execute: Execute = execute_here
     cpus: frozenset[int] = frozenset()  # that the cases are pinned to; empty for all
+    warm: WarmServer | None = None  # for the first cases, started while the run was prepared
     all_ok: bool = True
     put_aside: list[Record] = field(default_factory=list)  # that the sink could not take
 
@@ -94,8 +95,10 @@ class SuiteRun:
         """Measure every case; whether all of them are ok."""
         self.listener.started(self.run, self.todo)
         # Copies of one process share its layout in memory, which differs from process to process: so do repetitions.
+        started = self.warm
         for _, cases in itertools.groupby(self.todo, key=lambda case: case.repeat):
-            with WarmServer(self.cpus) as server:
+            with started or WarmServer(self.cpus) as server:
+                started = None
                 for case in cases:
                     record = self._measure(server, case)
                     if record is not None:

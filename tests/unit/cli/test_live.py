@@ -22,11 +22,11 @@ EVEN, SKEWED = (Interval(low=low, high=high, confidence=0.95) for low, high in (
     ("progress", "interval", "text"),
     [
         ({"phase": "warming up"}, EVEN, "warming up"),
-        (STEPS, None, "101 ms, 3 steps"),
-        (STEPS, EVEN, "101 ms ± 1.0 %, 3 steps"),
-        (RATE, EVEN, "990.1 images/s ± 1.0 %, 3 steps"),
-        (STEPS, SKEWED, "101 ms (100 to 202 ms), 3 steps"),
-        (RATE, SKEWED, "990.1 images/s (495 to 1,000 images/s), 3 steps"),
+        (STEPS, None, "101 ms so far, 3 steps"),
+        (STEPS, EVEN, "101 ms ± 1.0 % so far, 3 steps"),
+        (RATE, EVEN, "990.1 images/s ± 1.0 % so far, 3 steps"),
+        (STEPS, SKEWED, "101 ms (100 to 202 ms) so far, 3 steps"),
+        (RATE, SKEWED, "990.1 images/s (495 to 1,000 images/s) so far, 3 steps"),
     ],
 )
 def test_the_running_figure(

@@ -91,6 +91,35 @@ def test_a_module_is_imported_once(ends: Ends) -> None:
     assert ends.orders == [{"do": "import", "modules": ["json", "math"]}, {"do": "import", "modules": ["csv"]}]
 
 
+def test_what_is_being_imported_already_is_waited_for_and_not_ordered_again(ends: Ends) -> None:
+    ends.server.begin(("json", "math"))
+    with ends.answering(IMPORTED):  # to the order that was given before
+        ends.server.warm(("math",), soon())
+    assert ends.orders == [{"do": "import", "modules": ["json", "math"]}]
+    with ends.answering(IMPORTED):
+        ends.server.begin(("csv",))
+        ends.server.warm(("json", "csv"), soon())
+    assert ends.orders[1:] == [{"do": "import", "modules": ["csv"]}]
+
+
+def test_a_server_can_be_started_before_anything_is_to_be_imported() -> None:
+    server = WarmServer()
+    server.begin()
+    assert server.pid is not None
+    server.warm((), soon())
+    server.close()
+    assert server == WarmServer()
+
+
+def test_a_server_that_is_not_wanted_any_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_client, "CLOSE_SECONDS", PATIENCE_SECONDS)
+    ours, theirs = Channel.pair()
+    process = subprocess.Popen(["sleep", "600"])
+    WarmServer(_control=ours, _process=process).abandon()
+    assert process.returncode == -9
+    theirs.close()
+
+
 def test_a_fork_is_given_one_end_of_a_channel_and_the_runner_has_the_other(ends: Ends) -> None:
     with ends.answering({"forked": 4217}):
         pid, ours = ends.server.fork({"rank": 3}, soon())

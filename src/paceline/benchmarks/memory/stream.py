@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,6 +89,11 @@ class Stream(TorchBenchmark[StreamParameters]):
     category = "memory"
     metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
     without_torch = ("engine", "native")
+
+    @classmethod
+    def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        is_native = parameters.get("engine") == "auto" and parameters.get("target") == "cpu" and native.is_possible()
+        return () if is_native else super().imports(parameters)
 
     @classmethod
     def title(cls, parameters: StreamParameters) -> str:

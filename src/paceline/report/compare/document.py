@@ -25,6 +25,7 @@ from paceline.report.text import heading, humanize, one_line, when
 NAMED = 8  # cases that a sentence can hold
 MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
 MOST_DRAWN = 40  # ratios in the chart
+PLANE = 560  # pixels that the ratios span, between names and words
 LEVEL = 0.0005  # parts from a mean of 1 that no words have
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
 _WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
@@ -242,7 +243,7 @@ def forest(pairing: Pairing) -> Chart | None:
     pad = (high / low) ** 0.06
     is_wide = high / low > 3
     scale: Spec = {"type": "log" if is_wide else "linear", "domain": [low / pad, high * pad], "nice": False}
-    size: Spec = {"width": 430, "height": {"step": 26}}
+    size: Spec = {"width": PLANE, "height": {"step": 26}}
     note = f"The {len(rows)} of {len(drawable)} ratios that changed the most are drawn."
     return Chart(
         spec={"data": {"values": values}, "layer": _layers(scale, is_wide=is_wide), "config": CONFIG, **size},
@@ -281,7 +282,7 @@ def _layers(scale: Spec, *, is_wide: bool) -> Sequence[Spec]:
         layer("rule", {"x": axis}, [{"one": 1.0}], color=MUTED, strokeDash=[4, 3]),
         layer("rule", interval, color=INK, size=1.5),
         layer("point", point, filled=True, size=70, opacity=1),
-        words_beside(y, {"value": 430}, dx=10),
+        words_beside(y, {"value": PLANE}, dx=10),
     ]
 
 

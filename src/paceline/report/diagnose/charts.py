@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.analysis.diagnose.judge import Diagnosis, Judged
 from paceline.report.charts import TEXT, Chart, layer, quantity
 from paceline.report.numbers import change, show_value
-from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, Spec
+from paceline.report.style import ACCENT, COLUMN, CONFIG, GRID, INK, MUTED, Spec
 from paceline.report.text import one_line
 
 STRIPS = 12  # metrics that one chart shows
@@ -165,7 +165,7 @@ def _spec(
         layer("text", label, right, align="right", dx=5, dy=16, **style),
     ]
     return {
-        "width": 720,
+        "width": COLUMN - 20,
         "height": {"step": 62},
         "layer": [one for one in layers if one["data"]["values"]],
         "config": {**CONFIG, "axisX": {"gridColor": GRID}, "axisY": {"grid": False}},

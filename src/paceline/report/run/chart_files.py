@@ -14,11 +14,12 @@ from paceline.analysis.summary import RunSummary, sampled, summarize_run
 from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
 from paceline.core.run import RunRecords
-from paceline.report.charts import Chart, draw_png
+from paceline.report.charts import Chart, captioned, draw_png
 from paceline.report.document import Medium
 from paceline.report.export.csv import csv_text
-from paceline.report.run.document import detailed_rows, document
+from paceline.report.run.document import detailed_rows, document, machine_line
 from paceline.report.run.samples_chart import distribution
+from paceline.report.text import one_line
 
 LONGEST_NAME = 80
 
@@ -30,6 +31,7 @@ class ChartFile:
     """A chart with its name for files and the rows behind it."""
 
     name: str
+    title: str
     chart: Chart
     rows: Rows
 
@@ -37,6 +39,7 @@ class ChartFile:
 def write(records: RunRecords, folder: str | Path, *, ceilings: KnownCeilings | None = None) -> list[Path]:
     """Write all of them into the folder, which is made if need be; the paths, a picture before its data."""
     files = chart_files(records, ceilings=ceilings)
+    machine = machine_line(summarize_run(records, ceilings))
     if not files:
         message = f"run '{records.run.id}' has no result to draw; see 'paceline report {records.run.id}'"
         raise InputError("nothing-to-draw", message, value=records.run.id)
@@ -44,7 +47,7 @@ def write(records: RunRecords, folder: str | Path, *, ceilings: KnownCeilings | 
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for one in files:
-        written.append(write_atomic(target / f"{one.name}.png", draw_png(one.chart)))
+        written.append(write_atomic(target / f"{one.name}.png", draw_png(captioned([one.chart], one.title, machine))))
         written.append(write_atomic(target / f"{one.name}.csv", to_csv(one.rows)))
     return written
 
@@ -57,7 +60,7 @@ def chart_files(records: RunRecords, *, ceilings: KnownCeilings | None = None) -
     charts += list(_of_samples(summarize_run(records, ceilings)))
     digits = len(str(len(charts)))
     return [
-        ChartFile(f"{place:0{digits}d}-{_slug(title)}", chart, rows)
+        ChartFile(f"{place:0{digits}d}-{_slug(title)}", f"{one_line(records.run.name)}: {title}", chart, rows)
         for place, (chart, title, rows) in enumerate(charts, start=1)
     ]
 

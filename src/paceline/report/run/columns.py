@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.analysis import serving
+from paceline.analysis.roofline import Placed, rooflines
 from paceline.analysis.summary import CaseRow, RunSummary
-from paceline.core.case import Category, is_micro
+from paceline.core.case import Category, is_micro, is_of_model
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.core.stats import FEW
 from paceline.report.document import Badge, Cell, Column, Tone
-from paceline.report.numbers import figure_interval, show_at, show_figure, show_value
+from paceline.report.numbers import figure_interval, share, show_at, show_figure, show_value
+from paceline.report.run.sections.roofline import bound_words, verdict
 from paceline.report.text import heading, humanize, one_line, told_apart
 
 Filler = Callable[[CaseRow], Cell]
 WITHHELD = "the samples follow one another so closely that they tell no interval; measure longer"
 
-_WORDS = {"metric", "slo", "pace"}  # columns that hold no numbers
+MOST_BADGES = 2  # in a row of a table; more are counted
+
+_WORDS = {"metric", "slo", "pace", "bound"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
 _WIDE = {"samples", "offered", "goodput", "p95", "batch", "cpu", "gpu", "energy", "cost"}  # not on a terminal
+SPENT = {"batch", "cpu", "gpu", "energy", "cost"}  # of a served case, in a table of its own where there is room
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Step time": "Step"}  # on a terminal
 
 
@@ -42,14 +47,22 @@ def case_tables(summary: RunSummary) -> list[CaseTable]:
     """A table for each category that was measured; a run of models alone needs no more than one."""
     if not summary.measured:
         return []
+    bounds = placed_models(summary)
     if not summary.is_sectioned:
-        return [_table(summary, "", "", summary.measured)]
+        return [_table(summary, bounds, "", "", summary.measured)]
     tables = []
     for category in summary.categories:
         rows = [row for row in summary.measured if row.case.category == category]
         title = one_line(heading(humanize(category))) if len(summary.categories) > 1 else ""
-        tables.append(_table(summary, category, title, rows))
+        tables.append(_table(summary, bounds, category, title, rows))
     return tables
+
+
+def placed_models(summary: RunSummary) -> dict[int, Placed]:
+    """The cases of models under the ceilings of their devices, by their numbers."""
+    every = rooflines(summary.source, summary.rows, summary.ceilings).rooflines
+    cases = (one for roofline in every for one in roofline.placed)
+    return {one.row.case.index: one for one in cases if is_of_model(one.row.case.category)}
 
 
 def short_labels(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
@@ -59,11 +72,13 @@ def short_labels(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
     return told_apart(labels) if is_served else ("", labels)
 
 
-def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRow]) -> CaseTable:
+def _table(
+    summary: RunSummary, bounds: Mapping[int, Placed], category: str, title: str, rows: Sequence[CaseRow]
+) -> CaseTable:
     if category == Category.SERVING:
         fillers = _SERVING
     else:
-        fillers = _micro_columns(rows, category) if is_micro(category) else _model_columns(rows)
+        fillers = _micro_columns(rows, category) if is_micro(category) else _model_columns(rows, bounds)
     shared, names = short_labels(rows)
     columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
     for key, header, fill in fillers:
@@ -87,7 +102,7 @@ def _table(summary: RunSummary, category: str, title: str, rows: Sequence[CaseRo
                 short=_SHORT.get(header, ""),
             )
         )
-    warnings = tuple(Cell(marks := summary.marks(row), marks, badges=warning_badges(row)) for row in rows)
+    warnings = tuple(Cell(marks := summary.marks(row), marks, badges=_few_badges(row)) for row in rows)
     columns.append(Column("Warnings", warnings, numeric=False, key="warnings", short="?"))
     shown = tuple(column for column in columns if any(cell.text for cell in column.cells))
     return CaseTable(category, title, tuple(rows), shown, shared)
@@ -97,6 +112,13 @@ def warning_badges(row: CaseRow) -> tuple[Badge, ...]:
     """A badge for each kind of warning, with the messages as its note."""
     kinds = sorted(group_by(row.warnings, lambda warning: warning.kind).items())
     return tuple(Badge(kind, note="; ".join(one.message for one in warnings)) for kind, warnings in kinds)
+
+
+def _few_badges(row: CaseRow) -> tuple[Badge, ...]:
+    badges = warning_badges(row)
+    if len(badges) <= MOST_BADGES:
+        return badges
+    return (Badge(f"{len(badges)} warnings", note="; ".join(f"{badge.text}: {badge.note}" for badge in badges)),)
 
 
 def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, str, Filler]]:
@@ -149,7 +171,7 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
     return columns
 
 
-def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
+def _model_columns(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> list[tuple[str, str, Filler]]:
     names = {row.headline.name for row in rows if row.headline}
     header = one_line(heading(humanize(names.pop()))) if len(names) == 1 else "Result"
     on_device = any(row.figure("peak_device_memory") for row in rows)
@@ -172,12 +194,18 @@ def _model_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
         text = show_value(figure.value, figure.unit)
         return Cell(text if device or not on_device else f"{text} host", _sortable(figure.value))
 
+    def bound(row: CaseRow) -> Cell:
+        if (placed := bounds.get(row.case.index)) is None:
+            return Cell()
+        return Cell(f"{bound_words(placed)}, {share(placed.share)}", placed.share, verdict(placed))
+
     def tail(row: CaseRow) -> Cell:
         return _p99(row.figure("step_time")) if row.case.category == Category.INFERENCE else Cell()
 
     return [
         ("result", header, result),
         ("interval", "±", _interval),
+        ("bound", "Bound by", bound),
         ("step", "Step time", step),
         ("p99", "p99", tail),
         ("memory", "Device memory" if on_device else "Host memory", memory),
@@ -225,7 +253,10 @@ def _interval(row: CaseRow) -> Cell:
         return Cell()
     if figure.relative is None:
         return Cell("unknown", note=WITHHELD) if figure.summary.count >= FEW else Cell()
-    return Cell(figure_interval(figure), figure.relative, _between(figure))
+    text = figure_interval(figure)
+    if " " not in text.partition(" to ")[0]:  # both ends in one unit, which the result next to them has
+        text = text.removesuffix(" " + show_value(figure.value, figure.unit).partition(" ")[2])
+    return Cell(text, figure.relative, _between(figure))
 
 
 def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:

@@ -5,44 +5,39 @@ A page has each case in full, too, with the environment and the command.
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.analysis import serving
 from paceline.analysis.roofline import KnownCeilings
-from paceline.analysis.summary import CaseRow, Group, RunSummary, summarize_run
-from paceline.core.case import Category
+from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
+from paceline.core.case import Category, is_of_model
 from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
 from paceline.core.gc_pause import no_garbage
-from paceline.core.metric import Better
-from paceline.core.quantity import show_count, show_duration
-from paceline.core.record import Measurement
+from paceline.core.quantity import show_duration
 from paceline.core.run import RunRecords
 from paceline.core.stats import SKEWED
 from paceline.core.tails import NOT_DECIDABLE
 from paceline.report import vega
-from paceline.report.charts import Chart, draw_png, stacked
-from paceline.report.document import Block, Card, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
-from paceline.report.numbers import SI_UNITS, figure_interval, share, show_figure, show_value
+from paceline.report.charts import Chart, captioned, draw_png
+from paceline.report.document import Block, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
 from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
 from paceline.report.run.case_details import case_details, case_key
-from paceline.report.run.columns import CaseTable, case_tables, short_labels
+from paceline.report.run.columns import SPENT, CaseTable, case_tables, placed_models, short_labels
+from paceline.report.run.lead import answer, cards, ceiling_cards, reached_chart
 from paceline.report.run.overview import overview
 from paceline.report.run.section import report_sections
 from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
-from paceline.report.text import humanize, one_line, told_apart, when
+from paceline.report.text import one_line, when
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-CARDS = 4
-HIGHLIGHTS = 3  # that one sentence can hold
 # Cases that a terminal and a page list: a page of thousands would be too large to open. Markdown has all of them.
 LISTED = {Medium.TERMINAL: 100, Medium.HTML: 500}
 ALL_IN_FULL, SOME_IN_FULL = 300, 100  # cases that a page shows in full: all of so many, or of more so many
@@ -79,12 +74,22 @@ def write_html(records: RunRecords, path: str | Path, *, ceilings: KnownCeilings
 def to_png(records: RunRecords, *, ceilings: KnownCeilings | None = None) -> bytes:
     """What a run shows at a glance as one picture: its overview, and the charts of what it says beyond its cases."""
     summary = summarize_run(records, ceilings)
-    first = overview(summary.measured)
+    first = _reached(summary, summary.measured) or overview(summary.measured)
     if first is None:
         message = f"run '{records.run.id}' has no result to draw; see 'paceline report {records.run.id}'"
         raise InputError("nothing-to-draw", message, value=records.run.id)
     others = [item for section in report_sections(summary) for item in section.items if isinstance(item, Chart)]
-    return draw_png(stacked([first, *others]))
+    return draw_png(captioned([first, *others], one_line(records.run.name), machine_line(summary)))
+
+
+def machine_line(summary: RunSummary) -> str:
+    """What was measured, where and when: the devices that compute, the host and the date."""
+    run = summary.source.run
+    # Where files lie is a fact of their own cases; a page is about what computes.
+    names = [row.record.subject.device for row in summary.rows if row.case.category != Category.STORAGE]
+    names = [run.environment.cpu.model or name if name == "cpu" else name for name in names]
+    devices = ", ".join(dict.fromkeys(one_line(name) for name in names if name)) or run.environment.cpu.model or ""
+    return " · ".join(text for text in (devices, run.environment.host_name, when(run.started_at)) if text)
 
 
 def document(
@@ -119,58 +124,17 @@ def document(
         if run.command:
             sections.append(Section("Command", (Lines((shlex.join(run.command),), Tone.CODE),), key="command-line"))
     took = f"took {show_duration((run.ended_at - run.started_at).total_seconds())}" if run.ended_at else ""
-    # Where files lie is a fact of their own cases; a page is about what computes.
-    names = [row.record.subject.device for row in summary.rows if row.case.category != Category.STORAGE]
-    devices = ", ".join(dict.fromkeys(one_line(name) for name in names if name))
-    subtitle = (devices, run.environment.host_name, when(run.started_at), took)
     return Document(
         title=one_line(run.name),
         blocks=(Block(answer(summary), "", tuple(sections)),),
-        cards=tuple(_cards(summary)) if medium is Medium.HTML else (),
+        cards=tuple(cards(summary)) if medium is Medium.HTML else (),
+        ceilings=tuple(ceiling_cards(summary)) if medium is Medium.HTML else (),
         is_titled=True,
-        subtitle=" · ".join(text for text in subtitle if text),
+        subtitle=" · ".join(text for text in (machine_line(summary), took) if text),
         status=run.status if run.status != "finished" else "",
         footer=f"Run {run.id}",
         version=run.version,
     )
-
-
-def superlative(group: Group) -> str:
-    """What the leader of a group is."""
-    if group.best.case.category == Category.SERVING:  # where a rate and a time may both lead
-        return f"{'lowest' if group.metric.better is Better.LOWER else 'highest'} {humanize(group.metric.name)}"
-    return "fastest" if group.metric.unit == "s" or group.metric.unit.endswith("/s") else "best"
-
-
-def answer(summary: RunSummary) -> str:
-    """The one sentence that a report leads with."""
-    if not summary.total:
-        return "This run has no cases."
-    good = len(summary.measured)
-    noun = "case" if summary.total == 1 else "cases"
-    parts = [
-        f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {noun} measured"
-    ]
-    if leader := _leader(summary):
-        parts.append(leader)
-    # How many of the chosen loads met their SLO; a search ends at one that does.
-    loads = [row for row in summary.measured if not row.figure("capacity")]
-    judged = [row for row in loads if serving.slo_met(row) is not None]
-    undecided = [text for row in loads if (text := serving.slo_undecided(row))]
-    met = sum(serving.slo_met(row) is True for row in judged)
-    if len(judged) + len(undecided) == summary.total == 1:
-        parts.append(f"SLO {undecided[0] if undecided else 'met' if met else 'missed'}")
-    elif len(judged) + len(undecided) > 1:
-        rest = f", {len(undecided)} not decidable yet" if undecided else ""
-        parts.append(f"{met} of {len(judged) + len(undecided)} loads met their SLO{rest}")
-    counted = {
-        "with warnings": summary.with_warnings,
-        "did not succeed": summary.failed,
-        "not possible here": summary.impossible,
-        "not run": summary.not_run,
-    }
-    parts += [f"{len(cases)} {text}" for text, cases in counted.items() if cases]
-    return one_line("; ".join(parts) + ".")
 
 
 def _open_slos(summary: RunSummary) -> Iterator[Item]:
@@ -185,57 +149,25 @@ def _open_slos(summary: RunSummary) -> Iterator[Item]:
         yield Lines((*lines[:MOST_OPEN], *more))
 
 
-def _leader(summary: RunSummary) -> str:
-    if summary.is_micro and len(summary.groups) > 1:
-        # The highest rate of each category: what a machine can do, in one breath.
-        texts = [
-            f"{one_line(row.label)} {show_value(row.headline.value, row.headline.unit)}{_share(row)}"
-            for row in (highlight.row for highlight in summary.highlights[:HIGHLIGHTS])
-            if row.headline
-        ]
-        lead = "fastest: " if any(highlight.of > 1 for highlight in summary.highlights) else ""
-        return lead + ", ".join(texts) if texts else ""
-    # Several comparisons have several winners: the table and the cards name them.
-    compared = [group for group in summary.groups if len(group.rows) > 1]
-    if len(compared) != 1 and len(summary.groups) != 1:
-        return ""
-    group = compared[0] if compared else summary.groups[0]
-    figure = group.best.headline
-    if figure is None:
-        return ""
-    label = one_line(group.best.label)
-    if len(group.rows) == 1:
-        # Which percentile a latency is, its unit does not say.
-        name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
-        return f"{label}: {name}{show_figure(figure)}{_share(group.best)}"
-    if group.best.case.category == Category.SERVING:
-        _, names = told_apart([one_line(row.label) for row in group.rows])
-        return f"{superlative(group)}: {names[0]}, {show_figure(figure)}"
-    unit = group.metric.unit
-    if not unit.endswith("/s") or unit in SI_UNITS:
-        return f"{superlative(group)}: {label}, {show_figure(figure)}{_share(group.best)}"
-    name = f"{superlative(group)} {group.benchmark} in {unit}"
-    return f"{name}: {label.removeprefix(group.benchmark).strip()}, {show_figure(figure, show_count)}"
-
-
-def _share(row: CaseRow) -> str:
-    figure = row.figure("peak_share")
-    return f" ({share(figure.value / 100)} of peak)" if figure and math.isfinite(figure.value) else ""
-
-
 def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -> Iterator[Section]:
     tables = case_tables(replace(summary, rows=listed))
+    reached = _reached(summary, listed) if medium is Medium.HTML else None
+    if reached:
+        yield Section("At a glance", (reached,), key="results-overview")
     linked = {row.case.index for row in detailed_rows(summary)} if medium is Medium.HTML else set()
     for place, table in enumerate(tables):
-        before, after = section_charts(table) if medium is Medium.HTML else ([], [])
+        before, after = section_charts(table, is_drawn=reached is not None) if medium is Medium.HTML else ([], [])
         yield Section("At a glance", tuple(before), key="results-overview")
         name = f"-{place + 1}" if table.title else ""
         first, *columns = table.columns
         links = (case_key(row) if row.case.index in linked else "" for row in table.rows)
         names = tuple(replace(cell, link=link) for cell, link in zip(first.cells, links, strict=True))
+        named = replace(first, cells=names)
+        spent = [column for column in columns if column.key in SPENT] if medium is Medium.HTML else []
+        columns = [column for column in columns if column not in spent]
         items: list[Item] = [
             Lines((table.shared,) if table.shared else (), Tone.NOTE),
-            Table((replace(first, cells=names), *columns), is_sortable=True, key=f"results{name}"),
+            Table((named, *columns), is_sortable=True, key=f"results{name}"),
         ]
         if medium is Medium.HTML:
             items += [*_notes(summary, table, is_first=place == 0), *after]
@@ -246,6 +178,8 @@ def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -
                 for points in sweep_tables(row)
             ]
         if medium is not Medium.TERMINAL:
+            if spent:
+                items.append(Table((named, *spent), "What the server used, and what that costs", is_sortable=True))
             if stages := stage_table(table.rows):
                 items.append(replace(stages, is_folded=medium is Medium.HTML))
             if start := cold_start_table(table.rows):
@@ -258,8 +192,16 @@ def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -
         yield Section(title, tuple(items), key=f"results-table{name}")
 
 
-def section_charts(table: CaseTable) -> tuple[list[Chart], list[Chart]]:
-    """The charts before a table, and after it: bars before the only table of a page; sweeps always after."""
+def _reached(summary: RunSummary, rows: Sequence[CaseRow]) -> Chart | None:
+    """Of a run that measured models and what is under them: how near each model comes to it."""
+    return reached_chart(rows, placed_models(summary)) if summary.is_micro else None
+
+
+def section_charts(table: CaseTable, *, is_drawn: bool = False) -> tuple[list[Chart], list[Chart]]:
+    """The charts before a table, and after it: bars before the only table of a page; sweeps always after.
+
+    Models that are drawn already, next to their ceilings, are not drawn again.
+    """
     rows = table.rows
     first: list[Chart | None]
     if table.category == Category.SERVING:
@@ -273,6 +215,8 @@ def section_charts(table: CaseTable) -> tuple[list[Chart], list[Chart]]:
         plain = [row for row in rows if row.headline and not row.sweeps]  # a line tells more than its end
         benchmarks = dict.fromkeys(row.case.benchmark for row in rows)
         families = [[row for row in plain if row.case.benchmark == benchmark] for benchmark in benchmarks]
+        if is_drawn and is_of_model(table.category):
+            families = []
         first, others = [overview(family) for family in families if len(family) > 1], sweep_charts(rows)
     else:
         several = sum(row.headline is not None for row in rows) > 1  # a single bar tells nothing
@@ -364,37 +308,3 @@ def _cases(summary: RunSummary, listed: int) -> Section:
         items.append(Lines((note,), Tone.TEXT))
     items += [case_details(row, is_open=total == 1) for row in rows]
     return Section("Each case in full", tuple(items), key="cases")
-
-
-def _cards(summary: RunSummary) -> Iterator[Card]:
-    """The leader of each group; a run with one result shows that case's other figures instead."""
-    results = [row for row in summary.measured if row.headline]
-    if len(results) == 1:
-        row = results[0]
-        figures = [figure for figure in row.figures if not figure.scope]
-        if row.case.category == Category.SERVING:
-            order = {"latency_p99": 0, "latency_p50": 1, "goodput": 2, "throughput": 3}  # after the headline
-            figures.sort(key=lambda figure: (figure is not row.headline, order.get(figure.name, len(order))))
-        yield from (_card(figure, humanize(figure.name), row) for figure in figures[:CARDS])
-    elif summary.is_micro and len(summary.groups) > 1:
-        for highlight in summary.highlights[:CARDS]:
-            row, peak_share = highlight.row, highlight.row.figure("peak_share")
-            what = f"fastest of {highlight.of}, {highlight.category}" if highlight.of > 1 else highlight.category
-            if peak_share is not None:
-                what += f" · {show_value(peak_share.value, peak_share.unit)} of peak"
-            if row.headline is not None:
-                yield _card(row.headline, what, row)
-    else:
-        _, names = short_labels(summary.rows)
-        labels = {row.case.index: name for row, name in zip(summary.rows, names, strict=True)}
-        for group in summary.groups[:CARDS]:
-            figure, count = group.best.headline, len(group.rows)
-            if figure is not None:
-                best = f"{superlative(group)} of {count} {group.benchmark} cases"
-                card = _card(figure, humanize(figure.name) if count == 1 else best, group.best)
-                yield replace(card, label=labels[group.best.case.index])
-
-
-def _card(figure: Measurement, what: str, row: CaseRow) -> Card:
-    number, _, unit = show_value(figure.value, figure.unit).partition(" ")
-    return Card(number, unit, figure_interval(figure), what, one_line(row.label), bool(row.warnings))

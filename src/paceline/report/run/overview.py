@@ -40,8 +40,9 @@ def overview(cases: Sequence[CaseRow]) -> Chart | None:
 def _panel(name: str, unit: str, better: Better, rows: Sequence[tuple[CaseRow, Measurement]]) -> Panel:
     scale, label = axis_scale(unit, max(abs(figure.value) for _, figure in rows))
     title = heading(humanize(name)) + (f", {label}" if label else "")
-    subtitle = f"{better.value} is better" if better is not Better.NEITHER else ""
-    return Panel(title, subtitle, [_bar(row, figure, scale) for row, figure in rows])
+    about = [f"{better.value} is better"] if better is not Better.NEITHER else []
+    about += ["orange: with warnings"] if any(row.warnings for row, _ in rows) else []
+    return Panel(title, "; ".join(about), [_bar(row, figure, scale) for row, figure in rows])
 
 
 def _bar(row: CaseRow, figure: Measurement, scale: float) -> Bar:

@@ -19,7 +19,7 @@ from paceline.report.numbers import axis_scale, show_at, show_value
 from paceline.report.style import ACCENT, FONT, GRID, INK, MUTED
 from paceline.report.text import heading, humanize
 
-_LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BARS, _RIGHT, _BOTTOM = 62, 8, 550, 190, 26, 170, 36, 42
+_LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BARS, _RIGHT, _BOTTOM = 62, 8, 720, 190, 26, 180, 36, 42
 _TOTAL = (_LEFT + _WIDTH + _GAP + _BARS + _RIGHT, _TOP + _HEIGHT + _BOTTOM)
 _BASE = _TOP + _HEIGHT  # where the lower axis lies
 PLOTTED = 2000  # samples at most; more would only make the file larger

@@ -26,7 +26,7 @@ from paceline.report.numbers import share as share_of
 from paceline.report.style import ACCENT, GRID, LINES, MUTED, WIDTH, Spec, parted
 from paceline.report.text import one_line, told_apart
 
-PANEL, PANELS_ABREAST, MOST_PANELS = 204, 3, 12
+PANEL, PANELS_ABREAST, MOST_PANELS = 300, 3, 12
 
 # Waiting is warm, computing is the accent, the client's own part is grey.
 _COLOURS = (LINES[7], MUTED, LINES[5], LINES[3], LINES[6], LINES[1], LINES[4], ACCENT, LINES[2], LINES[7])
@@ -55,7 +55,7 @@ def stages(rows: Sequence[CaseRow]) -> Chart | None:
     layers = stacked_bars(values, ends, {}, colour, is_named=True)
     title = "Where the time of a request goes"
     return Chart(
-        spec=framed(title, shared, f"mean, {unit}", width=540, height={"step": 28}, layer=layers),
+        spec=framed(title, shared, f"mean, {unit}", width=680, height={"step": 28}, layer=layers),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
             f"{name}: " + ", ".join(f"{stage} {show_value(figure.value, 's')}" for stage, figure in times.items())

@@ -117,3 +117,13 @@ def test_too_many_threads_and_two_ways_to_say_size_are_refused() -> None:
         measured(threads=100_000)
     with refused("conflicting-keys", key="size"):
         measured(size="1MiB", sizes=["1MiB"])
+
+
+def test_torch_is_imported_only_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes longer than the whole case on a CPU with a compiler."""
+    monkeypatch.setattr(stream.native, "is_possible", lambda: True)
+    assert Stream.imports({"engine": "auto", "target": "cpu"}) == ()
+    assert Stream.imports({"engine": "torch", "target": "cpu"}) == ("torch",)
+    assert Stream.imports({"engine": "auto", "target": "cuda:0"}) == ("torch",)
+    monkeypatch.setattr(stream.native, "is_possible", lambda: False)
+    assert Stream.imports({"engine": "auto", "target": "cpu"}) == ("torch",)

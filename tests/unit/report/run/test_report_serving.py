@@ -14,7 +14,8 @@ from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.run import serving_charts
 from paceline.report.run.columns import CaseTable, case_tables
-from paceline.report.run.document import answer, show, to_html, to_markdown
+from paceline.report.run.document import show, to_html, to_markdown
+from paceline.report.run.lead import answer
 from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
 from paceline.report.text import told_apart
 from support.micro_records import gemm
@@ -86,7 +87,7 @@ def test_declined_and_failed_requests_are_one_figure() -> None:
 
 def test_served_cases_stand_apart_from_others() -> None:
     found = case_tables(summarize_run(run_of([gemm(9, "bf16", 789e12, 79.8), *rates_run().records])))
-    assert [section.title for section in found] == ["Compute", "Serving"]
+    assert [section.title for section in found] == ["Serving", "Compute"]
 
 
 def test_the_answer_names_the_capacity_and_counts_kept_promises() -> None:
@@ -193,7 +194,7 @@ def test_one_case_alone_has_no_curve_but_cards_that_matter() -> None:
     run = run_of([served(0, "torch", 150.0, **ENGINES["torch"])])
     assert serving_charts.glance(rows_of(run)) == []
     page = to_html(run)
-    cards = re.findall(r'<div class="what">([^<·]+?)\s*(?:·|<)', page)
+    cards = re.findall(r'<div class="label">([^<]+?)\s*<', page)
     assert cards == ["latency p99", "latency p50", "goodput", "throughput"]
 
 

@@ -101,7 +101,7 @@ def named_roof(roof: Roof) -> str:
 
 MOST_POINTS = 300  # drawn
 MOST_NUMBERED = 30
-_KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
+KINDS: Mapping[Bound, tuple[str, str, str]] = {  # words, colour and shape
     Bound.COMPUTE: ("compute", ACCENT, "circle"),
     Bound.MEMORY: ("memory", LINES[1], "square"),
     Bound.HOST: ("the host", LINES[3], "triangle-down"),
@@ -127,14 +127,19 @@ def roofline_parts(answer: Rooflines) -> list[SectionAnswer]:
 
 def verdict(placed: Placed) -> str:
     """What bounds a case, in a few words: `bound by memory at 78 % of 3.9 TB/s`."""
-    part = f"{share(placed.share)} of {_ceiling(placed.nearest)}"
+    part = f"{share(placed.share)} of {named_ceiling(placed.nearest)}"
     if placed.is_beyond:
         return f"beyond its ceiling: {part}"
     if placed.bound in (Bound.HOST, Bound.NEITHER):
-        return f"bound by {_KINDS[placed.bound][0]}, at {part}"
+        return f"bound by {KINDS[placed.bound][0]}, at {part}"
     if placed.share >= NEAR:
         return f"bound by {placed.bound.value} at {part}"
     return f"nearest to {placed.bound.value}, at {part}"
+
+
+def bound_words(placed: Placed) -> str:
+    """What bounds a case, in a word or two."""
+    return KINDS[placed.bound][0] + (" or memory" if placed.is_open and placed.bound is Bound.COMPUTE else "")
 
 
 def _part(roofline: Roofline) -> SectionAnswer:
@@ -177,7 +182,7 @@ def _sentence(roofline: Roofline) -> str:
         return f"{one_line(one.row.label)} is {verdict(one)}{doubt}."
     words = {Bound.HOST: "held up by the host", Bound.NEITHER: "far below both ceilings"}
     parts = []
-    for bound in _KINDS:
+    for bound in KINDS:
         if count := sum(one.bound is bound for one in placed):
             word = words.get(bound, f"nearest to the {bound.value} ceiling")
             parts.append(f"{count} {'is' if count == 1 else 'are'} {word}")
@@ -210,9 +215,8 @@ def _table(placed: Sequence[Placed]) -> Table:
             least, most = work.least_intensity, work.most_traffic
             intensity = f"≤ {intensity}" if least is None else f"{_number(least)} to {intensity}"
             traffic = f"≥ {traffic}" if most is None else f"{traffic} to {show_value(most, 'B/s')}"
-        bound = _KINDS[one.bound][0] + (" or memory" if one.is_open and one.bound is Bound.COMPUTE else "")
-        reached = (show_value(work.rate, work.unit), _ceiling(one.nearest), share(one.share))
-        lines.append((str(number), one_line(one.row.label), bound, intensity, *reached, traffic))
+        reached = (show_value(work.rate, work.unit), named_ceiling(one.nearest), share(one.share))
+        lines.append((str(number), one_line(one.row.label), bound_words(one), intensity, *reached, traffic))
     return Table.of_lines(headers, lines, 3)
 
 
@@ -241,18 +245,18 @@ def _notes(roofline: Roofline) -> Iterator[str]:
 def _chart(roofline: Roofline) -> Chart:
     drawn = roofline.placed[:MOST_POINTS]
     plane = Plane(roofline, drawn)
-    kinds = [bound for bound in _KINDS if any(one.bound is bound for one in drawn)]
-    names = [_KINDS[bound][0] for bound in kinds]
+    kinds = [bound for bound in KINDS if any(one.bound is bound for one in drawn)]
+    names = [KINDS[bound][0] for bound in kinds]
     values: list[Spec] = [
-        {"intensity": one.work.intensity, "rate": one.work.rate, "bound": _KINDS[one.bound][0]} for one in drawn
+        {"intensity": one.work.intensity, "rate": one.work.rate, "bound": KINDS[one.bound][0]} for one in drawn
     ]
     title = "arithmetic intensity, FLOP/byte"
     width: Spec = {"type": "log", "domain": list(plane.x), "nice": False}
     x = quantity("intensity", title, width, grid=False, values=decades_within(*plane.x), format=",~g")
     height: Spec = {"type": "log", "domain": list(plane.y), "nice": False}
     y = quantity("rate", "reached, FLOP/s", height, values=decades_within(*plane.y), format="~s")
-    colour = coloured(names, [_KINDS[bound][1] for bound in kinds], field="bound")
-    shape = colour | {"scale": {"domain": names, "range": [_KINDS[bound][2] for bound in kinds]}}
+    colour = coloured(names, [KINDS[bound][1] for bound in kinds], field="bound")
+    shape = colour | {"scale": {"domain": names, "range": [KINDS[bound][2] for bound in kinds]}}
     if colour["legend"]:
         del colour["legend"]["symbolType"]  # of both: each has its own
     title = "Under the roofline"
@@ -315,7 +319,8 @@ def _flat_names(roofs: Sequence[Roof], plane: Plane) -> list[tuple[float, str]]:
     return names
 
 
-def _ceiling(roof: Roof) -> str:
+def named_ceiling(roof: Roof) -> str:
+    """A ceiling by its height, and what else tells it from others."""
     details = [roof.name] if roof.unit != "B/s" else []
     details += ["datasheet"] if roof.source == "datasheet" else []
     return show_value(roof.value, roof.unit) + (f" ({', '.join(details)})" if details else "")

@@ -14,8 +14,8 @@ from paceline.report.run.section import ReportSection, SectionAnswer, section_of
 from paceline.report.style import ACCENT, INK, LINES, MUTED, Spec
 from paceline.report.text import heading, humanize, one_line, told_apart
 
-WIDTH, HEIGHT = 400, 210
-BARS = 200
+WIDTH, HEIGHT = 560, 240
+BARS = 300
 MOST_SERIES = 8
 _COLOURS = {COMMUNICATION: LINES[1], BUBBLE: LINES[3], SLOWER: LINES[4], REDUCTION: LINES[5], REST: MUTED}
 _TODO = {

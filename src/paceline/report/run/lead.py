@@ -1,0 +1,238 @@
+"""What a report leads with: one sentence, cards of what the run was about, and the ceilings of its machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from paceline.analysis import serving
+from paceline.analysis.figures import Reading
+from paceline.analysis.roofline import Bound, Placed, Roof, Rooflines, ceilings_of, rooflines
+from paceline.analysis.summary import CaseRow, Group, RunSummary
+from paceline.core.case import Category, is_of_model
+from paceline.core.grouping import group_by
+from paceline.core.metric import Better
+from paceline.core.quantity import show_count
+from paceline.core.record import Measurement
+from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY
+from paceline.report.bars import Bar, Panel, panels
+from paceline.report.charts import Chart
+from paceline.report.document import Card
+from paceline.report.numbers import SI_UNITS, figure_interval, share, show_figure, show_value
+from paceline.report.run.columns import placed_models, short_labels
+from paceline.report.run.sections.roofline import KINDS, bound_words, named_ceiling
+from paceline.report.text import heading, humanize, one_line, told_apart
+
+CARDS = 4
+HIGHLIGHTS = 3  # that one sentence can hold
+MOST_CEILINGS = 6
+MOST_BARS = 40
+
+
+_BOUND_WORDS = {bound: f"bound by {words}" for bound, (words, _, _) in KINDS.items()}
+_BOUND_WORDS |= {Bound.NEITHER: "far below both ceilings"}
+
+
+def _rooflines(summary: RunSummary) -> Rooflines:
+    return rooflines(summary.source, summary.rows, summary.ceilings)
+
+
+def superlative(group: Group) -> str:
+    """What the leader of a group is."""
+    if group.best.case.category == Category.SERVING:  # where a rate and a time may both lead
+        return f"{'lowest' if group.metric.better is Better.LOWER else 'highest'} {humanize(group.metric.name)}"
+    return "fastest" if group.metric.unit == "s" or group.metric.unit.endswith("/s") else "best"
+
+
+def answer(summary: RunSummary) -> str:
+    """The one sentence that a report leads with."""
+    if not summary.total:
+        return "This run has no cases."
+    good = len(summary.measured)
+    noun = "case" if summary.total == 1 else "cases"
+    parts = [
+        f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {noun} measured"
+    ]
+    if leader := _leader(summary):
+        parts.append(leader)
+    # How many of the chosen loads met their SLO; a search ends at one that does.
+    loads = [row for row in summary.measured if not row.figure("capacity")]
+    judged = [row for row in loads if serving.slo_met(row) is not None]
+    undecided = [text for row in loads if (text := serving.slo_undecided(row))]
+    met = sum(serving.slo_met(row) is True for row in judged)
+    if len(judged) + len(undecided) == summary.total == 1:
+        parts.append(f"SLO {undecided[0] if undecided else 'met' if met else 'missed'}")
+    elif len(judged) + len(undecided) > 1:
+        rest = f", {len(undecided)} not decidable yet" if undecided else ""
+        parts.append(f"{met} of {len(judged) + len(undecided)} loads met their SLO{rest}")
+    counted = {
+        "with warnings": summary.with_warnings,
+        "did not succeed": summary.failed,
+        "not possible here": summary.impossible,
+        "not run": summary.not_run,
+    }
+    parts += [f"{len(cases)} {text}" for text, cases in counted.items() if cases]
+    return one_line("; ".join(parts) + ".")
+
+
+def _leader(summary: RunSummary) -> str:
+    if summary.is_micro and not summary.is_of_models and len(summary.groups) > 1:
+        # The highest rate of each category: what a machine can do, in one breath.
+        texts = [
+            f"{highlight.category} {show_value(row.headline.value, row.headline.unit)} with {one_line(row.label)}"
+            f"{_peak_share(row)}"
+            for highlight in summary.highlights[:HIGHLIGHTS]
+            if (row := highlight.row).headline
+        ]
+        return "at most: " * any(highlight.of > 1 for highlight in summary.highlights) + ", ".join(texts)
+    # Several comparisons have several winners: the table and the cards name them.
+    models = [group for group in summary.groups if is_of_model(group.best.case.category)]
+    groups = models if models else list(summary.groups)
+    compared = [group for group in groups if len(group.rows) > 1]
+    if len(compared) != 1 and len(groups) != 1:
+        return _bounds(list(placed_models(summary).values()))
+    group = compared[0] if compared else groups[0]
+    figure = group.best.headline
+    if figure is None:
+        return ""
+    label = one_line(group.best.label)
+    if len(group.rows) == 1:
+        # Which percentile a latency is, its unit does not say.
+        name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
+        return f"{label}: {name}{show_figure(figure)}{_peak_share(group.best)}"
+    if group.best.case.category == Category.SERVING:
+        _, names = told_apart([one_line(row.label) for row in group.rows])
+        return f"{superlative(group)}: {names[0]}, {show_figure(figure)}"
+    unit = group.metric.unit
+    if not unit.endswith("/s") or unit in SI_UNITS:
+        return f"{superlative(group)}: {label}, {show_figure(figure)}{_peak_share(group.best)}"
+    name = f"{superlative(group)} {group.benchmark} in {unit}"
+    return f"{name}: {label.removeprefix(group.benchmark).strip()}, {show_figure(figure, show_count)}"
+
+
+def _bounds(placed: Sequence[Placed]) -> str:
+    """How many models each ceiling bounds: `11 model cases: 6 bound by compute, 3 by memory`."""
+    counts = {bound: sum(one.bound is bound for one in placed) for bound in KINDS}
+    texts = [f"{count} {_BOUND_WORDS[bound]}" for bound, count in counts.items() if count]
+    return f"{len(placed)} model cases: {', '.join(texts)}" if texts else ""
+
+
+def _peak_share(row: CaseRow) -> str:
+    figure = row.figure("peak_share")
+    return f" ({share(figure.value / 100)} of peak)" if figure and math.isfinite(figure.value) else ""
+
+
+def cards(summary: RunSummary) -> Iterator[Card]:
+    """What the run was about: its models, or the most of each kind of single operation; one result in full."""
+    results = [row for row in summary.measured if row.headline]
+    if len(results) == 1:
+        row = results[0]
+        figures = [figure for figure in row.figures if not figure.scope]
+        if row.case.category == Category.SERVING:
+            order = {"latency_p99": 0, "latency_p50": 1, "goodput": 2, "throughput": 3}  # after the headline
+            figures.sort(key=lambda figure: (figure is not row.headline, order.get(figure.name, len(order))))
+        yield from (_card(figure, one_line(row.label), humanize(figure.name), row) for figure in figures[:CARDS])
+    elif summary.is_micro and not summary.is_of_models and len(summary.groups) > 1:
+        for highlight in summary.highlights[:CARDS]:
+            row, peak_share = highlight.row, highlight.row.figure("peak_share")
+            what = one_line(row.label) + (f", highest of {highlight.of}" if highlight.of > 1 else "")
+            if peak_share is not None:
+                what += f" · {show_value(peak_share.value, peak_share.unit)} of peak"
+            if row.headline is not None:
+                yield _card(row.headline, what, heading(highlight.category), row)
+    else:
+        yield from _group_cards(summary)
+
+
+def _group_cards(summary: RunSummary) -> Iterator[Card]:
+    """The leader of each group: of models those that compute most come first, each model before any comes twice."""
+    bounds = placed_models(summary)
+    _, names = short_labels(summary.rows)
+    labels = {row.case.index: name for row, name in zip(summary.rows, names, strict=True)}
+    groups = [group for group in summary.groups if not summary.is_of_models or is_of_model(group.best.case.category)]
+    is_served = Category.SERVING in summary.categories
+    if is_served:
+        groups.sort(key=lambda group: group.best.figure("capacity") is None)  # what it bears before what it was given
+    elif summary.is_of_models:
+        groups.sort(key=lambda group: -(work.flops if (work := group.best.record.work) else 0.0))
+        models = [group.best.record.subject.model for group in groups]
+        groups = [group for _, group in sorted(enumerate(groups), key=lambda one: models[one[0]] in models[: one[0]])]
+    for group in groups[:CARDS]:
+        row, count = group.best, len(group.rows)
+        if row.headline is None:
+            continue
+        label, model = labels[row.case.index], row.record.subject.model
+        title, rest = label, humanize(row.headline.name) if count == 1 else ""
+        if model and model in label:  # its name alone is short
+            title = model.partition(":")[0]
+            rest = " ".join(one_line((label if is_served else row.label).replace(model, "", 1)).split())
+        best = f"{superlative(group)} of {count}" if count > 1 else ""
+        what = ", ".join(text for text in (rest, best) if text)
+        card = _card(row.headline, what, title, row)
+        placed = bounds.get(row.case.index)
+        yield replace(card, detail=_reached(placed), part=min(1.0, placed.share)) if placed else card
+
+
+def _reached(placed: Placed) -> str:
+    bound = "far below both" if placed.bound is Bound.NEITHER else f"bound by {bound_words(placed)}"
+    return f"{bound}: {share(placed.share)} of {named_ceiling(placed.nearest)}"
+
+
+def _card(figure: Measurement, what: str, label: str, row: CaseRow) -> Card:
+    number, _, unit = show_value(figure.value, figure.unit).partition(" ")
+    return Card(number, unit, figure_interval(figure), what, one_line(label), bool(row.warnings))
+
+
+def ceiling_cards(summary: RunSummary) -> Iterator[Card]:
+    """What the machine does at most, next to the models: as the run measured it, or as it is known otherwise."""
+    if not placed_models(summary):
+        return
+    shown: dict[tuple[str, str], tuple[float, str, str]] = {}
+    for roofline in _rooflines(summary).rooflines:  # those that the models are judged by
+        for kind, roofs in (("compute", roofline.compute), ("memory", (roofline.memory,))):
+            shown |= {(kind, roof.name): (roof.value, roof.unit, _source(roof)) for roof in roofs}
+    for one in ceilings_of(summary.source)[0]:
+        if one.kind in ("compute", "link", "storage") or one.name in (MAIN_MEMORY, DEVICE_MEMORY):
+            shown.setdefault((one.kind, one.name), (one.value, one.unit, ""))
+    order = ("compute", "memory", "link", "storage")
+    for (kind, name), (value, unit, source) in sorted(
+        shown.items(), key=lambda one: (order.index(one[0][0]), -one[1][0])
+    )[:MOST_CEILINGS]:
+        number, _, label = show_value(value, unit).partition(" ")
+        what = f"{name} {kind}" if kind == "compute" else name
+        yield Card(number, label, "", source, one_line(what))
+
+
+def _source(roof: Roof) -> str:
+    """Only of what nobody measured: where a measured one is from, the section of rooflines says."""
+    return roof.source if roof.source == "datasheet" else ""
+
+
+def reached_chart(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> Chart | None:
+    """How near each model comes to what bounds it: the one scale on which models of any unit may stand together."""
+    placed = [bounds[row.case.index] for row in rows if row.case.index in bounds]
+    if len(placed) < 2:
+        return None
+    shown = group_by(placed[:MOST_BARS], lambda one: one.bound)
+    most = max(100.0, *(100 * one.share for one in placed[:MOST_BARS]))
+    made = [
+        Panel(
+            heading(_BOUND_WORDS[bound]),
+            "% of the nearest ceiling, and what that comes to",
+            [_reached_bar(one) for one in sorted(shown[bound], key=lambda one: -one.share)],
+            most,
+        )
+        for bound in KINDS
+        if bound in shown
+    ]
+    notes = [f"The first {MOST_BARS} of {len(placed):,} cases are drawn."] if len(placed) > MOST_BARS else []
+    return panels("How near each model comes to its ceiling", made, notes)
+
+
+def _reached_bar(one: Placed) -> Bar:
+    figure = one.row.headline
+    text = f"{share(one.share)} of {named_ceiling(one.nearest)}" + (
+        f" · {show_value(figure.value, figure.unit)}" if figure else ""
+    )
+    return Bar(one_line(one.row.label), Reading(100 * one.share), text, KINDS[one.bound][1])
