@@ -117,7 +117,7 @@ def command(
 
 
 def _send(records: RunRecords, tracker: export.Tracker, place: str) -> str:
-    from paceline.cli._sources import known_ceilings
+    from paceline.api.sources import known_ceilings
     from paceline.report.export import jsonl
     from paceline.report.run.document import to_html
 

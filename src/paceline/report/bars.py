@@ -108,7 +108,8 @@ def _scale(panel: Panel) -> tuple[float, float]:
 
 def _narrow(shown: Sequence[Panel]) -> str:
     """The same for a phone: each bar below its name and its text."""
-    drawn, top = [], 0.0
+    drawn: list[str] = []
+    top = 0.0
     for panel in shown:
         low, span = _scale(panel)
         zero = -low / span * PHONE
