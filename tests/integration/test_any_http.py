@@ -19,7 +19,7 @@ import pytest
 from paceline.core.record import Outcome, Record
 from support import docs_markdown as markdown
 from support.ceiling import remember_the_ceiling
-from support.cli import Sandbox
+from support.cli import Sandbox, events
 
 SECRET = "sesame-0123456789"
 SHORT = ("--warm-up", "0s", "--no-report")
@@ -113,6 +113,19 @@ def test_a_server_that_answers_otherwise_is_shown_before_the_load(sandbox: Sandb
     assert first.endswith('expected JSON with heard=nothing, got 201: {"label": "cat", "heard": "***"}')
     assert len(example) == 4 and example[0].startswith("  sent:   POST /predict, 2 bytes")
     assert len(Predict.asked) == 1
+
+
+@pytest.mark.slow
+def test_a_load_is_shown_while_it_runs(sandbox: Sandbox, server: str) -> None:
+    remember_the_ceiling(sandbox.environment()["XDG_DATA_HOME"])
+    load = ("--load.rate", "40", "--load.duration", "3s", *SHORT, "--json")
+    flags = ("--server.url", server, "--server.body", '{"n": 1}', *load)
+    done = sandbox.run("run", "serve", "--server", "url", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [one["load"] for one in events(done.stdout) if one["event"] == "case_progress" and "load" in one]
+    assert shown and any(one["rate"] > 0 for one in shown)
+    for one in shown:
+        assert one["failures"] == 0.0 and ("p99" not in one or 0 < one["p50"] <= one["p99"])
 
 
 @contextmanager
