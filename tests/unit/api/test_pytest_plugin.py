@@ -138,7 +138,18 @@ def test_where_it_is_installed_both_work(folder: Path, tmp_path: Path) -> None:
     )
     ini = f"-c={folder / 'pytest.ini'}"
     words = ["-o", f"pythonpath={tmp_path}", ini, "--paceline-skip"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:paceline"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:paceline",
+        "-p",
+        "no:benchmark",
+    ]
     command += ["-p", "paceline.api.pytest_plugin", "-p", "pytest_benchmark.plugin", *words, str(folder)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import sys
 import threading
@@ -135,6 +136,8 @@ def test_a_notebook_shows_figures_intervals_and_warnings_and_no_markup_of_a_titl
     assert "<table>" in page
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
+    rows = [re.findall(r"<t[hd]", row) for row in re.findall(r"<tr>.*?</tr>", page)]
+    assert len({len(row) for row in rows}) == 1, "a cell for each header"
     for warning in result.case.warnings:
         assert warning.kind in page
     assert result.run_id in page
