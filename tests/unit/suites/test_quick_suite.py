@@ -28,3 +28,9 @@ def test_it_measures_known_models_and_what_is_under_them(gpus: int) -> None:
     models = {case.parameters["model"] for case in cases if is_of_model(case.category)}
     assert {"resnet50", "gpt2-small"} <= models
     assert {"compute", "memory", "training", "inference", "harness"} <= {case.category for case in cases}
+
+
+def test_every_case_of_a_suite_says_what_to_import() -> None:
+    for name in ("quick", "serving-quick"):
+        for case in expand(load_suite(name), BENCHMARKS.registry().get, Here()):
+            assert imports_of(case)

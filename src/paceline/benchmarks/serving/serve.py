@@ -110,7 +110,8 @@ class Serve(Benchmark[ServeParameters]):
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """What the export and the check of answers need: a model without weights is asked by way of the compiler."""
-        if ServeParameters.read(parameters).chosen_wire == "http":
+        own = {name: value for name, value in parameters.items() if name in ServeParameters.model_fields}
+        if ServeParameters.read(own).chosen_wire == "http":
             return ()
         return ("torch", "torch._dynamo", "paceline.servers._exported_module")
 
