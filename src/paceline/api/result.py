@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,7 +216,8 @@ class Result(Mapping[str, Figure]):
         if chart is None:
             message = f"run {self.run_id} has no result to draw"
             raise InputError("nothing-to-draw", message, value=self.run_id)
-        return Picture(draw_svg(chart, "paceline-chart"))
+        drawn = draw_svg(replace(chart, narrow=""), "paceline-chart")
+        return Picture(drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))  # so that a file is one
 
     def __repr__(self) -> str:
         tags = f" ({', '.join(self.tags)})" if self.tags else ""
