@@ -38,12 +38,12 @@ def print_first_figures(others: Sequence[str] = ()) -> None:
         waits: dict[Path, list[float]] = {tree: [] for tree in trees}
         for turn in range(TIMES + 1):
             for tree in trees:
-                seconds = first_figure(tree, Path(folder))
+                waited = first_figure(tree, Path(folder))
                 if turn:  # the first one compiles and fills the disk's cache
-                    waits[tree].append(seconds)
-        for tree, waited in waits.items():
-            shown = ", ".join(f"{one:.2f}" for one in waited)
-            click.echo(f"paceline run to the first figure  {median(waited):6.2f} s  ({shown})  {tree.name}")
+                    waits[tree].append(waited)
+        for tree, seconds in waits.items():
+            shown = ", ".join(f"{one:.2f}" for one in seconds)
+            click.echo(f"paceline run to the first figure  {median(seconds):6.2f} s  ({shown})  {tree.name}")
         if len(trees) > 1:
             ratio = median(waits[trees[1]]) / median(waits[ROOT])
             click.echo(f"{trees[1].name} / {ROOT.name}  {ratio:.3g}")

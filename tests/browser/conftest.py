@@ -21,7 +21,7 @@ OPTIONS = [
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One for each file of tests."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install 'paceline[dev]'")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="install it with: pip install '.[dev]'")
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("chromium is not installed; get it with: apt-get install chromium")

@@ -10,7 +10,7 @@ import pytest
 from support.cli import Sandbox, sandbox_in
 from support.contrast import CONTRAST
 
-pytest.importorskip("fastapi", reason="install it with: pip install 'paceline[cluster]'")
+pytest.importorskip("fastapi", reason="install it with: pip install '.[cluster]'")
 
 PATIENCE = 120_000  # milliseconds; only what hangs takes so long
 NAPS = "name: naps\ncases:\n  - benchmark: nap\n    duration: [0.2s, 0.3s, 0.4s]\n"

@@ -59,7 +59,7 @@ class _References(HTMLParser):
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the pages, which a test may spoil."""
     for package in ("sphinx", "myst_parser", "furo"):
-        pytest.importorskip(package, reason="install it with: pip install 'paceline[site]'")
+        pytest.importorskip(package, reason="install it with: pip install '.[site]'")
     root = tmp_path_factory.mktemp("site") / "sources"
     shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.glob("[A-Z]*"):

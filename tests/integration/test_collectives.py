@@ -42,7 +42,7 @@ def mpirun() -> str:
     found = shutil.which("mpirun")
     if found is None:
         pytest.skip("mpirun is not here: apt-get install openmpi-bin")
-    pytest.importorskip("mpi4py", reason="mpi4py is not here: pip install 'paceline[mpi]'")
+    pytest.importorskip("mpi4py", reason="mpi4py is not here: pip install '.[mpi]'")
     return found
 
 
@@ -178,7 +178,7 @@ def test_ranks_under_mpirun_that_ask_for_too_much_memory_say_so_in_a_line(sandbo
 
 
 def test_a_sweep_that_failed_keeps_its_points_apart(sandbox: Sandbox) -> None:
-    pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
+    pytest.importorskip("mpi4py", reason="pip install '.[mpi]'")
     small = _mpi.PointLine(size=1024, samples=[1.0, 1.0])
     large = _mpi.PointLine(size=2048, samples=[5.0])
     script = f'#!/bin/sh\n[ "$1" = --version ] && exit 0\ncat <<END\n{small}\n{large}\nEND\nexit 1\n'

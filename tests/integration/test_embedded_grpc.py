@@ -24,7 +24,7 @@ from support.embedded import WEIGHTS, artifact_of, product
 from support.embedded_client import ask
 from support.stages import stages_of
 
-grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'paceline[serving]'")
+grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install '.[serving]'")
 Start = Callable[..., Embedded]
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

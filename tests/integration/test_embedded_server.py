@@ -67,7 +67,7 @@ def gone(pids: list[int]) -> bool:
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_an_engine_answers_what_the_model_says(make: Start, engine: str) -> None:
-    pytest.importorskip(engine, reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip(engine, reason="needs it: pip install '.[serving]'")
     server = make(engine=engine, instances=2)
     assert server.start() > 0
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -179,7 +179,7 @@ def test_a_port_in_use_is_told_plainly(make: Start) -> None:
 
 
 def test_an_engine_that_is_never_ready_is_given_up(make: Start, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip("onnxruntime", reason="needs it: pip install '.[serving]'")
     endless = tmp_path / "endless.onnx"
     os.mkfifo(endless)  # whoever reads it waits for ever
     server = make(replace(artifact_of(endless), format="onnx"), engine="onnxruntime", ready_timeout="2s")
@@ -189,7 +189,7 @@ def test_an_engine_that_is_never_ready_is_given_up(make: Start, tmp_path: Path) 
 
 
 def test_an_engine_that_cannot_read_the_model_says_so(make: Start, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip("onnxruntime", reason="needs it: pip install '.[serving]'")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     server = make(artifact_of(tmp_path / "broken.onnx"), engine="onnxruntime")
     with pytest.raises(ServerFailed, match=r"the engine onnxruntime failed: .*broken\.onnx") as failure:

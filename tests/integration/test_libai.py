@@ -12,7 +12,7 @@ from support.cli import Sandbox
 # Whether it is there, without the seconds that importing it takes.
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install 'paceline[megatron]'"),
+    pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install '.[megatron]'"),
 ]
 
 

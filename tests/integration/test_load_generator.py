@@ -227,7 +227,7 @@ def test_https_and_somebody_elses_server(https: Endpoint, monkeypatch: pytest.Mo
 
 
 def test_grpc_calls_carry_the_bytes_as_they_are() -> None:
-    grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'paceline[serving]'")
+    grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install '.[serving]'")
     seen: list[bytes] = []
 
     def infer(request: bytes, context: Any) -> bytes:

@@ -13,7 +13,7 @@ from support.cli import sandbox_in
 # Whether it is there, without the seconds that importing it takes.
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install 'paceline[megatron]'"),
+    pytest.mark.skipif(not find_spec("megatron"), reason="needs megatron-core: pip install '.[megatron]'"),
 ]
 
 TOLERANCE = 1e-5

@@ -108,7 +108,7 @@ def test_libreoffice_opens_the_workbook(tmp_path: Path) -> None:
     office = shutil.which("soffice")
     if office is None:
         pytest.skip("NOT TESTED with LibreOffice, which is missing: apt-get install libreoffice-calc")
-    pytest.importorskip("openpyxl", reason="install it with: pip install 'paceline[exports]'")
+    pytest.importorskip("openpyxl", reason="install it with: pip install '.[exports]'")
     run = sample_run()
     book = tmp_path / "run.xlsx"
     book.write_bytes(xlsx.render(run))

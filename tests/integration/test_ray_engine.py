@@ -32,7 +32,7 @@ from support.cli import PLUGIN, Sandbox
 from support.kept_jobs import history, kept, statuses
 from support.scripted_followers import naps
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'paceline[cluster]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 PATIENCE = 150.0  # seconds for any one thing to happen; only what hangs takes so long

@@ -19,7 +19,7 @@ import pytest
 
 from support.cli import PLUGIN, Sandbox
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'paceline[cluster]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 HOST = "127.0.0.2"  # the private interface of these tests, which other machines do not reach

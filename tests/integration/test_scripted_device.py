@@ -13,7 +13,7 @@ import pytest
 from paceline.core.record import Outcome, Record
 from support.cli import PLUGIN, Sandbox, sandbox_in
 
-pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
+pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
 
 NAME, RESERVED, ALLOCATED, TICK, JOULES = "Scripted One", 256 << 20, 192 << 20, 0.25, 40.0
 KIND = f'''

@@ -35,7 +35,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Embedded]:
-    pytest.importorskip("onnxruntime", reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip("onnxruntime", reason="needs it: pip install '.[serving]'")
     settings = EmbeddedSettings(engine="onnxruntime", instances=2)
     made = Embedded(settings, Need("made-by-hand", wire="kserve-shm"), tmp_path, lambda _: None)
     made.artifact = artifact_of(product(tmp_path / "model.onnx"))

@@ -114,7 +114,7 @@ def pairs(run: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def send_to_mlflow(store: Path, where: str) -> subprocess.CompletedProcess[str]:
-    """By the client alone, as `pip install 'paceline[mlflow]'` installs it."""
+    """By the client alone, as `pip install '.[mlflow]'` installs it."""
     client = tool_environment("mlflow-client", *of_product("mlflow"))
     variables = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     return client.run("-m", "paceline", "report", "last", "--store", str(store), "--mlflow", where, env=variables)

@@ -36,7 +36,7 @@ def artifact_of(path: Path | None = None, *, width: int = 3) -> Artifact:
 
 def product(path: Path) -> Path:
     """y = x @ WEIGHTS as ONNX, which OpenVINO reads too."""
-    onnx = pytest.importorskip("onnx", reason="needs it: pip install 'paceline[serving]'")
+    onnx = pytest.importorskip("onnx", reason="needs it: pip install '.[serving]'")
     tensor = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],

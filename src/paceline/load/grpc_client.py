@@ -47,7 +47,7 @@ _CONNECTION_LOST = (
 def require_grpc() -> None:
     """Refuse where gRPC is not installed."""
     if importlib.util.find_spec("grpc") is None:
-        raise MissingDependency("grpcio", "install it with: pip install 'paceline[serving]'")
+        raise MissingDependency("grpcio", "install it with: pip install '.[serving]'")
 
 
 class GrpcClient:

@@ -10,7 +10,7 @@ from textwrap import wrap
 
 from paceline.analysis.figures import Reading
 from paceline.report.charts import Chart
-from paceline.report.style import ACCENT, COLUMN, FONT, GRID, INK, MUTED, PHONE
+from paceline.report.style import ACCENT, COLUMN, FONT, GRID, INK, MUTED, PHONE, text_width
 from paceline.report.text import clean
 
 ROOM, MOST_ROOM = 190, 380  # beside the bars, for their names
@@ -18,9 +18,6 @@ _LEAST_REACH = 300  # of the longest bar and its interval, however long the text
 _STEP, _THICKNESS, _LINE_HEIGHT, _LINES = 30, 15, 14, 3
 _HEAD, _GAP = 46, 26  # above the bars of a panel, and between panels
 _BEFORE, _AFTER = 10, 8  # between a name and its bar, and between an interval and its text
-# Pixels that a letter takes at most in the fonts of a page, where that is not the width of a small letter.
-_LETTER, _CAPITAL, _UNKNOWN = 6.9, 9.2, 13.0
-_LETTERS = dict.fromkeys("fijlrt.,:;|!'()[]/- ", 4.7) | dict.fromkeys("mMwW%@…", 11.6) | dict.fromkeys("±·–×µ", 7.2)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def bars(title: str, subtitle: str, shown: Sequence[Bar]) -> Chart:
 def panels(title: str, shown: Sequence[Panel], notes: Sequence[str] = ()) -> Chart:
     """Panels below each other; their bars begin at the same place."""
     every = [bar for panel in shown for bar in panel.bars]
-    room = min(MOST_ROOM, max(ROOM, *(_width(bar.name) for bar in every)))
+    room = min(MOST_ROOM, max(ROOM, *(text_width(bar.name) for bar in every)))
     reach = _reach(shown, COLUMN - room - _BEFORE)
     drawn, top = [], 0.0
     for panel in shown:
@@ -94,7 +91,7 @@ def _reach(shown: Sequence[Panel], room: float) -> float:
         for bar in panel.bars:
             read = bar.reading
             end = max(0.0, read.value, read.high if read.high is not None else read.value)
-            fits.append((room - _AFTER - _width(bar.text)) / max((end - low) / span, 0.01))
+            fits.append((room - _AFTER - text_width(bar.text)) / max((end - low) / span, 0.01))
     return max(_LEAST_REACH, min(fits))
 
 
@@ -171,14 +168,7 @@ def _text(x: float, y: float, words: str, style: str = "", colour: str = INK) ->
 
 def _lines(name: str, room: float) -> list[str]:
     """A name on as many lines as it needs: what tells a long one from the others is often at its end."""
-    if _width(name) <= room:
+    if text_width(name) <= room:
         return [name]
-    letters = int(room * len(name) / _width(name))
+    letters = int(room * len(name) / text_width(name))
     return wrap(name, letters, break_on_hyphens=False, max_lines=_LINES, placeholder=" …") or [name]
-
-
-def _width(words: str) -> float:
-    return sum(
-        _LETTERS.get(letter) or (_UNKNOWN if not letter.isascii() else _CAPITAL if letter.isupper() else _LETTER)
-        for letter in words
-    )

@@ -11,10 +11,11 @@ from typing import Any
 
 from paceline.report import vega
 from paceline.report.numbers import MS, show_value
-from paceline.report.style import COLUMN, CONFIG, FONT, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec
+from paceline.report.style import COLUMN, CONFIG, FONT, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec, text_width
 from paceline.report.text import clean
 
 LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
+LEAST_PLANE = 380  # pixels of bars, however long their names and texts are
 WIDE_LATENCIES = 8.0  # from this ratio on, latencies of light loads would lie on the ground of a linear axis
 _BETWEEN = 26  # pixels between charts that are stacked
 _MARGIN = 18  # of a picture, on every side
@@ -103,6 +104,12 @@ def words_beside(y: Spec, x: Spec, values: Sequence[Spec] | None = None, *, dx: 
     """The field `text` of each row, to the right of where x is."""
     style: Spec = {"align": "left", "baseline": "middle", "dx": dx, "color": INK, "fontSize": 12}
     return layer("text", {"y": y, "x": x, "text": TEXT}, values, **style)
+
+
+def plane_beside(names: Sequence[str], texts: Sequence[str]) -> float:
+    """How wide bars may be between their names and their texts, so that all three fill the column."""
+    left, right = (max(map(text_width, words), default=0.0) for words in (names, texts))
+    return max(LEAST_PLANE, COLUMN - min(left, LABEL_LIMIT) - right - 30)
 
 
 def stacked_bars(rows: Sequence[Spec], ends: Sequence[Spec], x: Spec, colour: Spec, *, is_named: bool) -> list[Spec]:

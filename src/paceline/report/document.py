@@ -69,6 +69,7 @@ class Column:
     widest: bool = False  # only where there is room: not on a terminal
     key: str = ""
     short: str = ""  # the header on a terminal, if it is another one
+    spare: int = 0  # on a terminal without room for all columns the highest is left out first; 0 never is
 
     @classmethod
     def of(

@@ -50,7 +50,7 @@ LEGEND: Spec = {
     "symbolStrokeWidth": 0,
     "symbolSize": 70,
     "symbolOpacity": 1,
-    "columnPadding": 30,
+    "columnPadding": 40,
     "offset": 10,
 }
 
@@ -59,3 +59,16 @@ def parted(lines: Sequence[_Line]) -> list[tuple[Sequence[_Line], str]]:
     """Lines for several charts, in each as many as there are colours; with the words that tell the parts apart."""
     parts = [lines[start : start + len(LINES)] for start in range(0, len(lines), len(LINES))]
     return [(part, f" ({place} of {len(parts)})" * (len(parts) > 1)) for place, part in enumerate(parts, start=1)]
+
+
+# Pixels that a letter takes at most in the fonts of a page, where that is not the width of a small letter.
+_LETTER, _CAPITAL, _UNKNOWN = 6.9, 9.2, 13.0
+_LETTERS = dict.fromkeys("fijlrt.,:;|!'()[]/- ", 4.7) | dict.fromkeys("mMwW%@…", 11.6) | dict.fromkeys("±·–×µ", 7.2)
+
+
+def text_width(words: str) -> float:
+    """Pixels that words take at most at the size of charts."""
+    return sum(
+        _LETTERS.get(letter) or (_UNKNOWN if not letter.isascii() else _CAPITAL if letter.isupper() else _LETTER)
+        for letter in words
+    )

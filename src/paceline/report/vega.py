@@ -76,7 +76,7 @@ def convert(function: str, source: Any, **options: Any) -> bytes:
     if not is_installed():
         from paceline.core.errors import MissingDependency  # not in the process that draws
 
-        raise MissingDependency("vl-convert, which draws charts,", "pip install 'paceline[charts]'")
+        raise MissingDependency("vl-convert, which draws charts,", "pip install '.[charts]'")
     return _CONVERTER.ask({"function": function, "source": source, "options": options})
 
 

@@ -14,7 +14,7 @@ def new_workbook() -> Any:
     try:
         from openpyxl import Workbook
     except ImportError:
-        raise MissingDependency("openpyxl, which writes workbooks,", "pip install 'paceline[exports]'") from None
+        raise MissingDependency("openpyxl, which writes workbooks,", "pip install '.[exports]'") from None
     return Workbook(write_only=True)
 
 

@@ -64,7 +64,7 @@ class Requirements:
             return [f"torch=={importlib.metadata.version('torch')}", *self.packages]
         except importlib.metadata.PackageNotFoundError:
             raise InstallFailed(
-                f"{self.server} takes the torch that Paceline runs with; run: pip install 'paceline[torch]'"
+                f"{self.server} takes the torch that Paceline runs with; run: pip install '.[torch]'"
             ) from None
 
     @property

@@ -205,7 +205,7 @@ class Exporter:
             try:
                 importlib.import_module(name)
             except ImportError as error:
-                raise MissingDependency(name, f"pip install 'paceline[serving]' ({error})") from None
+                raise MissingDependency(name, f"pip install '.[serving]' ({error})") from None
 
     def versions(self) -> dict[str, str]:
         return {name: str(importlib.import_module(name).__version__) for name in ("torch", *self.packages)}

@@ -70,7 +70,7 @@ class Embedded(Program):
         needed = {package: package} | ({"grpc": "grpcio"} if self.need.wire == "kserve-grpc" else {})
         for module, name in needed.items():
             if importlib.util.find_spec(module) is None:
-                raise MissingDependency(name, "pip install 'paceline[serving]'")
+                raise MissingDependency(name, "pip install '.[serving]'")
         self.say(f"exporting {self.need.model}")
         self.artifact = export(self.need, FORMATS.get(engine, "eager"))
         if self.need.form is not None:

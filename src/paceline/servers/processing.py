@@ -52,7 +52,7 @@ class Processing:
             try:
                 import PIL.Image  # noqa: F401
             except ImportError:
-                raise MissingDependency("pillow", "pip install 'paceline[torch]'") from None
+                raise MissingDependency("pillow", "pip install '.[torch]'") from None
         spec = next((one for one in artifact.inputs if _is_made_from(form, one)), None)
         if spec is None:
             inputs = ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in artifact.inputs)

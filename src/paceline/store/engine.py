@@ -274,7 +274,7 @@ def _postgres_engine(location: Location) -> Engine:
     except ImportError as error:
         raise StoreError(
             f"the store {location.shown} needs psycopg, which cannot be imported ({error}); "
-            f"install it with `pip install 'paceline[postgres]'`"
+            f"install it with `pip install '.[postgres]'`"
         ) from error
 
 

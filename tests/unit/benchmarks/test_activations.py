@@ -9,7 +9,7 @@ import pytest
 
 from paceline.benchmarks._model.traffic import count_results, count_saved
 
-torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
+torch = pytest.importorskip("torch", reason="install it with: pip install '.[torch]'")
 FLOAT = 4
 
 

@@ -15,7 +15,7 @@ from paceline.core.record import Measurement, Result
 from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace
 
-torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
+torch = pytest.importorskip("torch", reason="install it with: pip install '.[torch]'")
 
 
 SESSION = StepSession(CpuDevice(), MeasuringParameters(), compiled=False, in_flight=1)

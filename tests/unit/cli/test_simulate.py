@@ -48,7 +48,7 @@ def test_csv_has_a_row_for_each_policy_and_markdown_a_table() -> None:
 
 
 def test_the_page_is_complete_in_itself(tmp_path: Path) -> None:
-    pytest.importorskip("vl_convert", reason="install it with: pip install 'paceline[charts]'")
+    pytest.importorskip("vl_convert", reason="install it with: pip install '.[charts]'")
     target = tmp_path / "s.html"
     assert simulate(*SMALL, "-o", str(target)).exit_code == 0
     page = target.read_text()

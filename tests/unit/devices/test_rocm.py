@@ -236,7 +236,7 @@ def test_a_partition_has_no_promise_of_the_whole() -> None:
 
 
 def test_torch_of_another_vendor_cannot_open_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
+    torch = pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
     monkeypatch.setattr(torch.version, "hip", None)
     with pytest.raises(Unsupported, match="needs torch's build for ROCm"):
         KIND.open(0)

@@ -189,8 +189,8 @@ def test_commands_in_the_texts_are_accepted(page: Path, tmp_path: Path, monkeypa
             assert result.exit_code == 0, f"{line}: {result.output} {result.exception}"
 
 
-def test_every_verb_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_verb_is_in_a_guide() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *GUIDE.glob("*.md")))
     assert isinstance(paceline, Verbs)
     for verb in paceline.list_commands(paceline.make_context("paceline", [], resilient_parsing=True)):
         assert f"paceline {verb}" in text

@@ -87,7 +87,7 @@ def test_commit_messages(message: str, words: str | None) -> None:
 
 
 def test_git_refuses_a_long_subject_with_the_hooks_of_pre_commit(tmp_path: Path) -> None:
-    pytest.importorskip("pre_commit", reason="install it with: pip install 'paceline[dev]'")
+    pytest.importorskip("pre_commit", reason="install it with: pip install '.[dev]'")
     shutil.copy(ROOT / ".pre-commit-config.yaml", tmp_path)
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
 

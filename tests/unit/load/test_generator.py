@@ -317,7 +317,7 @@ def test_what_is_given_is_what_workers_get(sender: Sender) -> None:
 
 
 def test_calls_of_grpc_carry_bare_messages_and_their_headers(sender: Sender) -> None:
-    pytest.importorskip("grpc", reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip("grpc", reason="needs it: pip install '.[serving]'")
     drive(replace(ENDPOINT, wire="kserve-grpc"), [Prepared(b"message", {"A": "b"})], POISSON, workers=1)
     (task,) = sender.tasks
     assert task.payloads == [b"message"]

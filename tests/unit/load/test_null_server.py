@@ -132,7 +132,7 @@ def grpc_log(port: int, host: str = "127.0.0.1", **more: Any) -> Log:
 
 
 def test_calls_of_grpc_of_any_size_are_answered(serve: Callable[..., Served]) -> None:
-    pytest.importorskip("grpc", reason="install it with: pip install 'paceline[serving]'")
+    pytest.importorskip("grpc", reason="install it with: pip install '.[serving]'")
     server = serve(grpc=True)
     log = grpc_log(server.port)
     server.end()
@@ -144,7 +144,7 @@ def test_calls_of_grpc_of_any_size_are_answered(serve: Callable[..., Served]) ->
 
 
 def test_a_call_that_meets_nobody_is_refused_and_has_no_end() -> None:
-    pytest.importorskip("grpc", reason="install it with: pip install 'paceline[serving]'")
+    pytest.importorskip("grpc", reason="install it with: pip install '.[serving]'")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         log = grpc_log(free.getsockname()[1])

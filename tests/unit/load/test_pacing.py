@@ -60,7 +60,7 @@ def test_nothing_to_do_takes_no_time() -> None:
 @pytest.mark.parametrize("package", ["asyncio", "uvloop"])
 def test_a_call_after_a_while_is_never_early(package: str) -> None:
     """Delays between whole milliseconds, asked for when the loop's own clock is behind: there a loop is early."""
-    pytest.importorskip(package, reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip(package, reason="needs it: pip install '.[serving]'")
     early: list[int] = []
 
     async def ask() -> None:

@@ -308,7 +308,7 @@ def in_loop(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_calls_of_grpc_and_requests_over_http_have_clients_of_their_own() -> None:
-    pytest.importorskip("grpc", reason="needs it: pip install 'paceline[serving]'")
+    pytest.importorskip("grpc", reason="needs it: pip install '.[serving]'")
 
     async def check() -> None:
         wires: dict[Wire, type] = {"kserve-grpc": GrpcClient, "kserve-json": HttpClient}

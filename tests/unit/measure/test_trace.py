@@ -14,7 +14,7 @@ from paceline.core.trace_events import read_events
 from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace
 
-torch = pytest.importorskip("torch", reason="install it with: pip install 'paceline[torch]'")
+torch = pytest.importorskip("torch", reason="install it with: pip install '.[torch]'")
 
 
 def test_long_steps_are_traced_less_often_but_once_at_least() -> None:

@@ -13,7 +13,7 @@ from paceline.models._modules.detr import Detr
 from paceline.models.base import Batch
 from paceline.models.detr import FULL, DetrShape, build_detr
 
-transformers = pytest.importorskip("transformers", reason="needs it: pip install 'paceline[dev]'")
+transformers = pytest.importorskip("transformers", reason="needs it: pip install '.[dev]'")
 
 SMALL = DetrShape(
     blocks=(1, 2, 1, 1),

@@ -10,7 +10,7 @@ from paceline.models._modules.transformer import Bert, BertBlock, Gpt2, padded_l
 from paceline.models.bert import BertShape, build_bert
 from paceline.models.gpt2 import Gpt2Shape, build_gpt2
 
-transformers = pytest.importorskip("transformers", reason="needs it: pip install 'paceline[dev]'")
+transformers = pytest.importorskip("transformers", reason="needs it: pip install '.[dev]'")
 
 HEADS = 4
 GPT2 = Gpt2Shape(layers=3, hidden=64, heads=HEADS, vocabulary=211, context=40, sequence=32)

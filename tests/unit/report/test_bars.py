@@ -68,7 +68,7 @@ def test_a_long_name_is_broken_within_its_room(name: str) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 def test_stacked_charts_are_one_picture_below_each_other() -> None:
     one = bars("T", "", RATES)
     both = stacked([one, one])

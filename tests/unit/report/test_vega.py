@@ -13,7 +13,7 @@ import pytest
 
 from paceline.report import vega
 
-pytestmark = pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+pytestmark = pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 
 
 def points(name: str) -> dict[str, Any]:

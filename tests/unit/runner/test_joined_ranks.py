@@ -22,7 +22,7 @@ from support.probing import PROVIDER, probing_case
 from support.refused import refused
 from support.scripted_ranks import Play, ScriptedRank, scripted
 
-distributed: Any = pytest.importorskip("torch.distributed", reason="install it with: pip install 'paceline[torch]'")
+distributed: Any = pytest.importorskip("torch.distributed", reason="install it with: pip install '.[torch]'")
 
 SIZE = 2
 Ranks = Sequence[ScriptedRank]

@@ -12,7 +12,7 @@ from paceline.servers._embedded.engines import Arrays, CompiledEngine
 from paceline.servers.base import Artifact
 from support.embedded import artifact_of
 
-torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
+torch = pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
 
 from paceline.servers._embedded import cuda_sessions  # noqa: E402
 from paceline.servers._embedded.cuda_sessions import RecordedWork, Replaying  # noqa: E402

@@ -13,7 +13,7 @@ from paceline.servers._embedded.engines import NullEngine, TorchEngine, warm_up
 from paceline.servers.base import Artifact
 from support.embedded import artifact_of
 
-torch = pytest.importorskip("torch", reason="needs it: pip install 'paceline[torch]'")
+torch = pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
 
 
 def test_a_module_answers_in_the_order_of_the_specs() -> None:

@@ -234,7 +234,7 @@ def test_unknown_and_missing_things_are_refused(tmp_path: Path, monkeypatch: pyt
     with refused("not-from-network", key="model", value="some:model"):
         export(Need("some:model", "tiny"), "eager")
     monkeypatch.setitem(__import__("sys").modules, "openvino", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'paceline\[serving\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install '\.\[serving\]'"):
         export_tiny(FC, "openvino", tmp_path)
 
 

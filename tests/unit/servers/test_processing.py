@@ -33,7 +33,7 @@ def of_texts(vocabulary: int = 50) -> Processing:
 
 
 def picture(pixels: np.ndarray, form: str = "PNG") -> bytes:
-    image = pytest.importorskip("PIL.Image", reason="needs pillow: pip install 'paceline[torch]'")
+    image = pytest.importorskip("PIL.Image", reason="needs pillow: pip install '.[torch]'")
     file = io.BytesIO()
     image.fromarray(pixels).save(file, form)
     return file.getvalue()
@@ -72,7 +72,7 @@ def test_pictures_of_other_kinds_have_three_channels_too(mode: np.ndarray) -> No
 
 @pytest.mark.parametrize("wrong", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"\xff\xd8\xff\xe0"])
 def test_what_is_no_picture_is_refused(wrong: bytes) -> None:
-    pytest.importorskip("PIL", reason="needs pillow: pip install 'paceline[torch]'")
+    pytest.importorskip("PIL", reason="needs pillow: pip install '.[torch]'")
     with pytest.raises(ProtocolError, match="cannot be read as JPEG or PNG"):
         of_pictures().before([wrong])
 

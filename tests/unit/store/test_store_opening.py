@@ -130,7 +130,7 @@ def test_the_spool_of_a_server_does_not_depend_on_the_password() -> None:
 
 def test_postgres_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreError, match=r"pip install 'paceline\[postgres\]'"):
+    with pytest.raises(StoreError, match=r"pip install '\.\[postgres\]'"):
         open_store("postgresql://host/db")
 
 

@@ -57,7 +57,7 @@ def convert_to_fp8(
         from torchao.float8 import CastConfig, Float8LinearConfig, convert_to_float8_training
         from torchao.float8.config import e4m3_dtype
     except ImportError as error:
-        raise MissingDependency("torchao (for fp8)", f"pip install 'paceline[fp8]' ({error})") from None
+        raise MissingDependency("torchao (for fp8)", f"pip install '.[fp8]' ({error})") from None
 
     config = Float8LinearConfig.from_recipe_name(recipe)  # tensorwise is hybrid: e4m3 forward, e5m2 gradients
     if precision == "fp8_e4m3" and recipe == "tensorwise":

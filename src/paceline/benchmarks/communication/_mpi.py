@@ -120,7 +120,7 @@ def run(context: Context, hosts: str | None) -> MpiSweep:
     """Measure the case with as many MPI ranks as it has ranks."""
     mpirun = find_tool("mpirun", "openmpi-bin", purpose="starts the ranks of backend = mpi")
     if importlib.util.find_spec("mpi4py") is None:
-        raise MissingDependency("mpi4py", "pip install 'paceline[mpi]'")
+        raise MissingDependency("mpi4py", "pip install '.[mpi]'")
     if hosts is not None:
         check_hosts(hosts)
     context.report(Progress(phase="measuring under mpirun"))

@@ -46,7 +46,7 @@ class MegatronCore(Parallel):
         except ModuleNotFoundError:
             is_installed = False
         if not is_installed:
-            raise MissingDependency(PACKAGE, "install it: pip install 'paceline[megatron]'")
+            raise MissingDependency(PACKAGE, "install it: pip install '.[megatron]'")
         if parameters.layout.tensor > 1:
             # So that kernels and the tensor-parallel ranks' reductions run in the order in which they are issued.
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")

@@ -18,7 +18,7 @@ from paceline.models.detr import DetrShape
 try:
     from scipy.optimize import linear_sum_assignment
 except ModuleNotFoundError as error:
-    raise MissingDependency("scipy (for matching)", "pip install 'paceline[torch]'") from error
+    raise MissingDependency("scipy (for matching)", "pip install '.[torch]'") from error
 
 # What the class, the distance of the boxes and their overlap weigh, in the costs as in the loss.
 CLASS_WEIGHT, DISTANCE_WEIGHT, OVERLAP_WEIGHT = 1.0, 5.0, 2.0

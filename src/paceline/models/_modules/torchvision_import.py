@@ -24,7 +24,7 @@ def _load() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "torchvision":
             raise
-        remedy = "install the torchvision release that fits this torch (pip install 'paceline[torch]')"
+        remedy = "install the torchvision release that fits this torch (pip install '.[torch]')"
         raise MissingDependency("torchvision", remedy) from error
     except RuntimeError as error:
         if "operator torchvision::nms does not exist" not in str(error):

@@ -38,7 +38,7 @@ def send(records: RunRecords, place: str, files: Mapping[str, str]) -> str:
         import mlflow
         from mlflow.exceptions import MlflowException
     except ImportError:
-        raise MissingDependency("mlflow, which talks to MLflow,", "pip install 'paceline[mlflow]'") from None
+        raise MissingDependency("mlflow, which talks to MLflow,", "pip install '.[mlflow]'") from None
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     client = mlflow.MlflowClient(tracking_uri=place or None)

@@ -23,7 +23,7 @@ def render(records: RunRecords) -> bytes:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise MissingDependency("pyarrow, which writes Parquet,", "pip install 'paceline[exports]'") from None
+        raise MissingDependency("pyarrow, which writes Parquet,", "pip install '.[exports]'") from None
     run, schema = records.run, _schema(pyarrow)
     sha, dirty = commit(run.environment)
     of_run = {

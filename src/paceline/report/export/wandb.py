@@ -29,7 +29,7 @@ def send(records: RunRecords, place: str, files: Mapping[str, str]) -> str:
     try:
         import wandb
     except ImportError:
-        raise MissingDependency("wandb, which talks to Weights & Biases,", "pip install 'paceline[wandb]'") from None
+        raise MissingDependency("wandb, which talks to Weights & Biases,", "pip install '.[wandb]'") from None
     run = records.run
     about = about_run(run)
     # The machine that sends is not the one that measured, so nothing of it goes along.

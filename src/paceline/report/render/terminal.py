@@ -118,7 +118,7 @@ class Printer:
         style = box.ASCII2 if self.ascii else box.SIMPLE_HEAD
         drawn = RichTable(box=style, show_edge=False, pad_edge=False, padding=padding)
         groups, columns = table.columns[: table.grouped], table.columns[table.grouped :]
-        columns = tuple(column for column in columns if not column.widest)
+        columns = self.fitting(tuple(column for column in columns if not column.widest))
         is_shared = bool(groups) and all(column.numeric for column in columns)
         if is_shared:
             drawn.add_column(", ".join((groups[0].header, *(one.header.lower() for one in groups[1:]))), no_wrap=True)
@@ -147,6 +147,18 @@ class Printer:
             last = group
             drawn.add_row(*row)
         return drawn
+
+    def fitting(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns without those that can be spared, as many as it takes for names to stay on one line."""
+        while spare := max(columns, key=lambda column: column.spare, default=None):
+            widths = [
+                max(map(len, (one.short or one.header, *(self.cell(cell).plain for cell in one.cells))))
+                for one in columns
+            ]
+            if not spare.spare or sum(widths) + 3 * (len(widths) - 1) <= self.console.width:
+                break
+            columns = tuple(column for column in columns if column is not spare)
+        return columns
 
     def least_width(self, column: Column) -> int:
         """Letters that a column takes: numbers stay whole, and so do words of usual length."""

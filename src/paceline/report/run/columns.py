@@ -29,6 +29,7 @@ _WORDS = {"metric", "slo", "pace", "bound"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
 _WIDE = {"samples", "offered", "goodput", "p95", "batch", "cpu", "gpu", "energy", "cost"}  # not on a terminal
 SPENT = {"batch", "cpu", "gpu", "energy", "cost"}  # of a served case, in a table of its own where there is room
+_SPARE = {"step": 1, "p99": 2, "memory": 3}  # of a model, on a narrow terminal
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Step time": "Step"}  # on a terminal
 
 
@@ -79,7 +80,8 @@ def _table(
         fillers = _SERVING
     else:
         fillers = _micro_columns(rows, category) if is_micro(category) else _model_columns(rows, bounds)
-    shared, names = short_labels(rows)
+    is_short = title and is_of_model(category) and len(rows) > 1
+    shared, names = told_apart([one_line(row.label) for row in rows]) if is_short else short_labels(rows)
     columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
     for key, header, fill in fillers:
         cells = tuple(fill(row) for row in rows)
@@ -100,6 +102,7 @@ def _table(
                 widest=is_wide and not any(cell.leads for cell in cells),
                 key=key,
                 short=_SHORT.get(header, ""),
+                spare=_SPARE.get(key, 0) if is_of_model(category) and category != Category.SERVING else 0,
             )
         )
     warnings = tuple(Cell(marks := summary.marks(row), marks, badges=_few_badges(row)) for row in rows)
@@ -253,10 +256,15 @@ def _interval(row: CaseRow) -> Cell:
         return Cell()
     if figure.relative is None:
         return Cell("unknown", note=WITHHELD) if figure.summary.count >= FEW else Cell()
+    return Cell(bare_interval(figure), figure.relative, _between(figure))
+
+
+def bare_interval(figure: Measurement) -> str:
+    """The interval next to its figure, which has the unit, where both ends are in that."""
     text = figure_interval(figure)
-    if " " not in text.partition(" to ")[0]:  # both ends in one unit, which the result next to them has
-        text = text.removesuffix(" " + show_value(figure.value, figure.unit).partition(" ")[2])
-    return Cell(text, figure.relative, _between(figure))
+    if " " in text.partition(" to ")[0]:
+        return text
+    return text.removesuffix(" " + show_value(figure.value, figure.unit).partition(" ")[2])
 
 
 def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:

@@ -19,8 +19,8 @@ from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY
 from paceline.report.bars import Bar, Panel, panels
 from paceline.report.charts import Chart
 from paceline.report.document import Card
-from paceline.report.numbers import SI_UNITS, figure_interval, share, show_figure, show_value
-from paceline.report.run.columns import placed_models, short_labels
+from paceline.report.numbers import SI_UNITS, share, show_figure, show_value
+from paceline.report.run.columns import bare_interval, placed_models, short_labels
 from paceline.report.run.sections.roofline import KINDS, bound_words, named_ceiling
 from paceline.report.text import heading, humanize, one_line, told_apart
 
@@ -181,7 +181,7 @@ def _reached(placed: Placed) -> str:
 
 def _card(figure: Measurement, what: str, label: str, row: CaseRow) -> Card:
     number, _, unit = show_value(figure.value, figure.unit).partition(" ")
-    return Card(number, unit, figure_interval(figure), what, one_line(label), bool(row.warnings))
+    return Card(number, unit, bare_interval(figure), what, one_line(label), bool(row.warnings))
 
 
 def ceiling_cards(summary: RunSummary) -> Iterator[Card]:

@@ -16,6 +16,7 @@ from paceline.report.charts import (
     framed,
     latency_scale,
     layer,
+    plane_beside,
     quantity,
     slo_lines,
     stacked_bars,
@@ -54,8 +55,16 @@ def stages(rows: Sequence[CaseRow]) -> Chart | None:
     colour = coloured(kinds, [_STAGE_COLOURS.get(kind, LINES[7]) for kind in kinds], field="stage")
     layers = stacked_bars(values, ends, {}, colour, is_named=True)
     title = "Where the time of a request goes"
+    width = plane_beside(names, [show_value(total, "s") for total in totals])
     return Chart(
-        spec=framed(title, shared, f"mean, {unit}", width=680, height={"step": 28}, layer=layers),
+        spec=framed(
+            title,
+            shared,
+            f"mean, {unit}",
+            width=width,
+            height={"step": 28},
+            layer=layers,
+        ),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(
             f"{name}: " + ", ".join(f"{stage} {show_value(figure.value, 's')}" for stage, figure in times.items())

@@ -70,7 +70,7 @@ def require_packages() -> None:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingDependency(error.name or "fastapi", "install it with `pip install 'paceline[cluster]'`") from None
+        raise MissingDependency(error.name or "fastapi", "install it with `pip install '.[cluster]'`") from None
 
 
 @contextmanager

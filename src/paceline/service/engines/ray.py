@@ -344,12 +344,12 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingDependency("ray", "install it with `pip install 'paceline[cluster]'`") from None
+        raise MissingDependency("ray", "install it with `pip install '.[cluster]'`") from None
     version = [int(number) for number in re.findall(r"\d+", ray.__version__)[:2]]
     if version < _FIRST_WITH_TOKENS:
         message = (
             f"Ray {ray.__version__} has no tokens: whoever reaches its ports could run anything here; "
-            f"install at least {'.'.join(map(str, _FIRST_WITH_TOKENS))} with `pip install 'paceline[cluster]'`"
+            f"install at least {'.'.join(map(str, _FIRST_WITH_TOKENS))} with `pip install '.[cluster]'`"
         )
         raise InputError("ray-without-tokens", message, value=ray.__version__)
     return ray

@@ -47,12 +47,12 @@ def test_without_mpi4py_the_remedy_is_an_extra(monkeypatch: pytest.MonkeyPatch, 
     program(tmp_path, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(MissingDependency, match=r"mpi4py.*paceline\[mpi\]"):
+    with pytest.raises(MissingDependency, match=r"mpi4py.*\.\[mpi\]"):
         _mpi.run(CONTEXT, None)
 
 
 def test_a_file_of_hosts_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
+    pytest.importorskip("mpi4py", reason="pip install '.[mpi]'")
     program(tmp_path, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with refused("missing-file", key="hostfile", value="nowhere.txt"):
@@ -77,7 +77,7 @@ def test_settings_of_a_user_for_open_mpi_stay(monkeypatch: pytest.MonkeyPatch) -
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
-    pytest.importorskip("mpi4py", reason="pip install 'paceline[mpi]'")
+    pytest.importorskip("mpi4py", reason="pip install '.[mpi]'")
     program(folder, f'[ "$1" = --version ] && exit 0\n{script}')
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 

@@ -27,7 +27,7 @@ from paceline.devices import kind_named
 from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
 
-pytest.importorskip("megatron.core", reason="needs megatron-core: pip install 'paceline[megatron]'")
+pytest.importorskip("megatron.core", reason="needs megatron-core: pip install '.[megatron]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of megatron-core and of its imports
 
@@ -160,7 +160,7 @@ def test_what_it_cannot_do_is_unsupported_and_says_what_to_use(parameters: dict[
 def test_without_the_package_a_case_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     case = Case(index=0, benchmark="megatron-core", parameters={}, title="")
-    with pytest.raises(MissingDependency, match=r"pip install 'paceline\[megatron\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install '\.\[megatron\]'"):
         MegatronCore().measure(ParallelParameters(**TINY), Context(case=case))
 
 
@@ -169,7 +169,7 @@ def test_another_thing_of_that_name_is_not_taken_for_it(monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "megatron", ModuleType("megatron"))  # a file: no package with parts
     case = Case(index=0, benchmark="megatron-core", parameters={}, title="")
-    with pytest.raises(MissingDependency, match=r"pip install 'paceline\[megatron\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install '\.\[megatron\]'"):
         MegatronCore().measure(ParallelParameters(**TINY), Context(case=case))
 
 

@@ -118,7 +118,7 @@ def losses_of(steps: int, **parameters: Any) -> list[float]:
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_fp8_trains_nearly_as_bf16_does(recipe: str) -> None:
-    pytest.importorskip("torchao", reason="needs torchao: pip install 'paceline[fp8]'")
+    pytest.importorskip("torchao", reason="needs torchao: pip install '.[fp8]'")
     usual = losses_of(5, precision="bf16")
     found = losses_of(5, precision="fp8", fp8_recipe=recipe)
     assert found == pytest.approx(usual, rel=0.02)
@@ -126,7 +126,7 @@ def test_fp8_trains_nearly_as_bf16_does(recipe: str) -> None:
 
 
 def test_fp8_takes_the_layers_that_are_large_enough() -> None:
-    pytest.importorskip("torchao", reason="needs torchao: pip install 'paceline[fp8]'")
+    pytest.importorskip("torchao", reason="needs torchao: pip install '.[fp8]'")
     everything = make(precision="fp8").fp8_layers
     wide = make(precision="fp8", fp8_least=128).fp8_layers  # the feed-forward layers are 4 x 32 wide
     assert (everything, wide) == (8, 4)

@@ -177,7 +177,7 @@ def test_tensors_come_back_from_a_grpc_message() -> None:
 
 
 def test_a_request_is_what_the_protocol_says() -> None:
-    protobuf = pytest.importorskip("google.protobuf.descriptor_pb2", reason="needs it: pip install 'paceline[serving]'")
+    protobuf = pytest.importorskip("google.protobuf.descriptor_pb2", reason="needs it: pip install '.[serving]'")
     from google.protobuf import descriptor_pool, message_factory
 
     kinds = protobuf.FieldDescriptorProto

@@ -24,7 +24,7 @@ from paceline.report.render import html, markdown, terminal
 from support.records import HOSTILE
 from support.refused import refused
 
-openpyxl: Any = pytest.importorskip("openpyxl", reason="install it with: pip install 'paceline[exports]'")
+openpyxl: Any = pytest.importorskip("openpyxl", reason="install it with: pip install '.[exports]'")
 
 
 def made(slow: float = 20.0, *, nodes: int = 8, failed: bool = True, names: str = "node-{:02d}") -> Diagnosis:
@@ -155,7 +155,7 @@ def test_csv_keeps_names_text_and_leaves_out_what_is_no_number() -> None:
 
 
 def test_the_picture_is_drawn_without_a_browser() -> None:
-    pytest.importorskip("vl_convert", reason="install it with: pip install 'paceline[charts]'")
+    pytest.importorskip("vl_convert", reason="install it with: pip install '.[charts]'")
     assert report.as_png(made()).startswith(b"\x89PNG")
 
 
@@ -206,7 +206,7 @@ def test_without_openpyxl_the_message_says_what_to_install(monkeypatch: pytest.M
     from paceline.core.errors import MissingDependency
 
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(MissingDependency, match=r"paceline\[exports\]"):
+    with pytest.raises(MissingDependency, match=r"\.\[exports\]"):
         report.as_xlsx(made())
 
 

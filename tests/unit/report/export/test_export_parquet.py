@@ -26,7 +26,7 @@ from support.records import (
 )
 from support.records import record as record_of
 
-parquet_library = pytest.importorskip("pyarrow.parquet", reason="install it with: pip install 'paceline[exports]'")
+parquet_library = pytest.importorskip("pyarrow.parquet", reason="install it with: pip install '.[exports]'")
 
 
 def read(run: Any) -> Any:
@@ -82,7 +82,7 @@ def test_it_is_compressed() -> None:
 
 def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'paceline\[exports\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install '\.\[exports\]'"):
         parquet.render(literal_run())
 
 

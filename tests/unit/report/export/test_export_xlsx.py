@@ -14,7 +14,7 @@ from paceline.core.run import RunRecords
 from paceline.report.export import xlsx
 from support.records import LOSS, RUN_ID, case, hostile_run, record, run_of, sample_run
 
-openpyxl: Any = pytest.importorskip("openpyxl", reason="install it with: pip install 'paceline[exports]'")
+openpyxl: Any = pytest.importorskip("openpyxl", reason="install it with: pip install '.[exports]'")
 
 
 def sheets(run: RunRecords) -> dict[str, list[dict[str, Any]]]:

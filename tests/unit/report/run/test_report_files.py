@@ -117,7 +117,7 @@ def test_png_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("nothing-to-draw"):
         to_png(run_of([]))
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(MissingDependency, match=r"paceline\[charts\]"):
+    with pytest.raises(MissingDependency, match=r"\.\[charts\]"):
         to_png(literal_run())
 
 

@@ -119,7 +119,7 @@ def test_only_our_own_script_may_run(page: str) -> None:
 def test_without_the_drawing_library_it_is_made_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     page = to_html(sample_run())
-    assert "pip install &#39;paceline[charts]&#39;" in page or "pip install 'paceline[charts]'" in page
+    assert "pip install &#39;paceline[charts]&#39;" in page or "pip install '.[charts]'" in page
     assert "train gpt2-small bf16" in page
     titles = re.findall(r'<svg[^>]* role="img"[^>]*><title[^>]*>([^<]+)</title>', page)
     # These need no library.

@@ -20,7 +20,7 @@ from support.micro_records import copy, gemm, micro_run
 from support.records import literal_run, run_of, sample_run
 from support.serving_records import rates_run
 
-NEEDS_VEGA = pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+NEEDS_VEGA = pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.subject import StepTrace
 from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
-from paceline.report.charts import Chart, coloured, framed, stacked_bars
+from paceline.report.charts import Chart, coloured, framed, plane_beside, stacked_bars
 from paceline.report.document import Table
 from paceline.report.numbers import percent, show_value
 from paceline.report.numbers import share as share_of
@@ -17,7 +17,6 @@ from paceline.report.run.section import ReportSection, SectionAnswer, section_of
 from paceline.report.style import ACCENT, LINES, MUTED, Spec
 from paceline.report.text import one_line, told_apart
 
-WIDTH = 380
 NAMES = 90  # characters of a kernel's name
 FEW = 6  # kernels of each case where there are several cases
 NAMED = 0.1  # share from which on a second group is named, too
@@ -148,8 +147,16 @@ def _chart(traces: Sequence[Traced]) -> Chart | None:
     scale = {"scale": {"domain": [0, 100], "nice": False}}
     layers = stacked_bars(values, ends, scale, colour, is_named=len(traces) > 1)
     title = "Where the time of a step goes"
+    width = plane_beside(names if len(traces) > 1 else (), texts)
     return Chart(
-        spec=framed(title, shared, "% of the step", width=WIDTH, height={"step": 28}, layer=layers),
+        spec=framed(
+            title,
+            shared,
+            "% of the step",
+            width=width,
+            height={"step": 28},
+            layer=layers,
+        ),
         title=f"{title}: {shared or names[0]}",
         description="; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True)),
     )

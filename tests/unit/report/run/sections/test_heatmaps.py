@@ -58,7 +58,7 @@ def test_every_place_has_its_figure_or_its_cause() -> None:
     assert any("Batch size 64, sequence 1024: out-of-memory: the device has" in note for note in part.notes)
 
 
-@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 def test_the_figures_stand_in_the_cells() -> None:
     (part,) = parts(grid_run())
     assert part.chart is not None
@@ -68,7 +68,7 @@ def test_the_figures_stand_in_the_cells() -> None:
     assert "batch size 64, sequence 1024: out-of-memory" in part.chart.description
 
 
-@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 def test_a_large_map_has_its_figures_in_the_table() -> None:
     (part,) = parts(flat_run(30, 20))
     assert part.chart is not None

@@ -146,7 +146,7 @@ def test_the_name_of_a_short_slope_does_not_cover_the_axis(furthest: float) -> N
     assert middle > 3 * len(place["text"]) * math.cos(math.radians(name["mark"]["angle"]))
 
 
-@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 def test_crowds_of_cases_can_be_drawn() -> None:
     many = run_of([inference(index, 1e9, 2e9 * (1 + index % 7), 1e-3) for index in range(MOST_POINTS + 50)])
     chart = only_part(many, gpu_ceilings()).chart

@@ -72,7 +72,7 @@ def test_every_report_has_it() -> None:
     assert 'id="scaling"' not in to_html(literal_run())
 
 
-@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 def test_the_chart_has_the_ideal_and_the_lost_time() -> None:
     part, _ = parts(*scaling_run().records)
     assert part.chart is not None

@@ -105,7 +105,7 @@ def test_names_lose_their_templates_only_where_they_are_long() -> None:
     assert short_name("## Call CompiledFxGraph fvt6s3ps53e4unugjqxi ##", 90) == "compiled graph fvt6s3"
 
 
-@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install 'paceline[charts]'")
+@pytest.mark.skipif(not vega.is_installed(), reason="needs vl-convert: pip install '.[charts]'")
 def test_the_page_shows_all_of_it_once() -> None:
     page = to_html(run_of(records(trace_facts(gpu_spent()), trace_facts(cpu_spent()))))
     assert page.count(">Where the time went</h2>") == 1
