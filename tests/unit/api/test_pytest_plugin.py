@@ -89,10 +89,10 @@ def test_a_session_is_compared_with_the_one_before(folder: Path, first: str) -> 
 def test_what_is_significantly_slower_fails_the_session(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     text = "import time\n\ndef test_it(paceline):\n    paceline.measure(time.sleep, SECONDS)\n"
-    (tmp_path / "test_it.py").write_text(text.replace("SECONDS", "0.001"))
-    for _ in range(3):
+    (tmp_path / "test_it.py").write_text(text.replace("SECONDS", "0.005"))
+    for _ in range(5):
         run(tmp_path, "--paceline-tag=fast")
-    (tmp_path / "test_it.py").write_text(text.replace("SECONDS", "0.02"))
+    (tmp_path / "test_it.py").write_text(text.replace("SECONDS", "0.2"))
     said = run(tmp_path, "--paceline-compare=fast", "--paceline-compare-fail=50%", code=1)
     assert "FAILED: " in said
     assert "slower" in said
