@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.api.cases import find_suite, suite_of_file
 from paceline.api.functions import as_benchmark, installed
 from paceline.api.objects import is_object, named
+from paceline.core import shipping
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ def run(
     from paceline.core.interrupt import interrupts_caught
     from paceline.store import open_store
 
+    if shipping.is_arriving:  # otherwise each process would start another
+        message = 'a module that a measurement imports calls paceline.run: do so under if __name__ == "__main__"'
+        raise InputError("run-while-importing", message)
     tags = (tags,) if isinstance(tags, str) else tuple(tags)
     for tag in tags:
         check_tag(tag, "tags")

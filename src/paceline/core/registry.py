@@ -67,7 +67,8 @@ class Registry(Generic[T]):
         if name in self.entries:
             return self.entries[name]
         for failure in self.broken:
-            if failure.module.rpartition(".")[2].replace("_", "-") == name:
+            is_own = FILE in os.environ and failure.module == file_module(os.environ[FILE])
+            if is_own or failure.module.rpartition(".")[2].replace("_", "-") == name:
                 message = f"{self.kind} '{name}' is disabled: {failure.reason}"
                 raise InputError(f"disabled-{self.kind}", message, value=name)
         raise unknown(self.kind, name, self.entries)

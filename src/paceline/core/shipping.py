@@ -14,6 +14,7 @@ from typing import Any
 from paceline.core.errors import InputError
 
 SUFFIX = ".cloudpickle"
+is_arriving = False  # whether an object is being read, and modules of the user's imported for it
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def ship(value: object, what: str) -> bytes:
             f"{error}; give a function that makes it there"
         )
         raise InputError("not-picklable", message, key=what, value=kind) from None
-    return pickle.dumps(Shipped([entry for entry in sys.path if entry] or [], content))
+    return pickle.dumps(Shipped([entry for entry in sys.path if entry], content))
 
 
 def unship(content: bytes) -> Any:
@@ -49,8 +50,13 @@ def unship(content: bytes) -> Any:
     loaded = pickle.loads(content)
     if not isinstance(loaded, Shipped):
         return loaded
+    global is_arriving
     sys.path += [entry for entry in loaded.path if entry not in sys.path]
-    return pickle.loads(loaded.content)
+    is_arriving = True
+    try:
+        return pickle.loads(loaded.content)
+    finally:
+        is_arriving = False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -108,3 +109,14 @@ def test_another_name() -> None:
     def gemm() -> None: ...
 
     assert gemm.name == "my-gemm" == gemm.plugin.name
+
+
+def test_a_module_that_runs_when_it_is_imported_does_not_start_processes_without_end(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is imported here, where its call measures, and by the process that measures, where another one is refused."""
+    settings = f"store={str(store)!r}, budget='0.05s', warm_up='0.05s', progress=False"
+    text = f"import paceline\n\ndef work():\n    return 1\n\nRESULT = paceline.run(work, {settings})\n"
+    (tmp_path / "unguarded.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "calls paceline.run" in importlib.import_module("unguarded").RESULT.case.error

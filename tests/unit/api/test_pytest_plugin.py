@@ -138,19 +138,15 @@ def test_where_it_is_installed_both_work(folder: Path, tmp_path: Path) -> None:
     )
     ini = f"-c={folder / 'pytest.ini'}"
     words = ["-o", f"pythonpath={tmp_path}", ini, "--paceline-skip"]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
+    chosen = [
         "no:cacheprovider",
-        "-p",
         "no:paceline",
-        "-p",
         "no:benchmark",
+        "paceline.api.pytest_plugin",
+        "pytest_benchmark.plugin",
     ]
-    command += ["-p", "paceline.api.pytest_plugin", "-p", "pytest_benchmark.plugin", *words, str(folder)]
+    plugins = [word for name in chosen for word in ("-p", name)]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *words, str(folder)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 skipped" in done.stdout
