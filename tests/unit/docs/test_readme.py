@@ -79,7 +79,8 @@ def test_every_command_in_a_sentence_is_accepted(line: str, tmp_path: Path, monk
 
 
 def test_extras_are_those_of_the_project() -> None:
-    extras = {name.strip("`[]"): words for name, words in rows(section("What to install"))}
+    table = rows(section("What to install"))
+    extras = {name: words for names, words in table for name in re.findall(r"\[(\w+)\]", names)}
     assert extras.keys() == PROJECT["optional-dependencies"].keys() - {"dev"}
     (every,) = PROJECT["optional-dependencies"]["all"]
     left_out = extras.keys() - set(re.findall(r"[\w]+", every.partition("[")[2])) - {"all", "site"}

@@ -109,5 +109,5 @@ def test_without_its_client_the_message_says_what_to_install(
 ) -> None:
     name = tracker.TRACKER.name
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependency, match=rf"pip install 'paceline\[{name}\]'"):
+    with pytest.raises(MissingDependency, match=rf"pip install '\.\[{name}\]'"):
         tracker.send(literal_run(), place, {})

@@ -71,5 +71,5 @@ def test_what_a_cell_cannot_hold_is_text() -> None:
 
 def test_without_openpyxl_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'paceline\[exports\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install '\.\[exports\]'"):
         xlsx.render(sample_run())
