@@ -11,9 +11,10 @@ from paceline.analysis.figures import plain_label
 from paceline.analysis.summary import headline_of
 from paceline.core.case import is_micro
 from paceline.core.environment import Environment
+from paceline.core.quantity import with_interval
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords, RunRow
-from paceline.report.numbers import show_figure
+from paceline.report.numbers import figure_interval, show_value
 
 PINNED = "pinned"  # a state to look for, besides those of a run
 _AT_ONCE = 100  # runs that are read together
@@ -37,7 +38,13 @@ class Headline:
     metric: str
     value: float
     unit: str
-    shown: str  # with its interval
+    text: str  # the value in its unit
+    interval: str
+
+    @property
+    def shown(self) -> str:
+        """The value with its interval."""
+        return with_interval(self.text, self.interval)
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,8 @@ def _headline(records: Sequence[Record]) -> Headline | None:
     if lead is None:
         return None
     record, figure = lead
-    return Headline(plain_label(record.case), figure.name, figure.value, figure.unit, show_figure(figure))
+    texts = show_value(figure.value, figure.unit), figure_interval(figure)
+    return Headline(plain_label(record.case), figure.name, figure.value, figure.unit, *texts)
 
 
 def _edition(row: RunRow) -> tuple[object, ...]:
