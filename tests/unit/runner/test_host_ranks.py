@@ -149,8 +149,9 @@ def test_ranks_are_numbered_host_by_host(cluster: Cluster) -> None:
     case = probing_case(ranks=6, timeout=TIMEOUT).model_dump(mode="json")
     # Where they meet is the first host, with a port of its own.
     for host, group, first, slots in [("a", 0, 0, 2), ("me@b", 1, 2, 1), ("c", 2, 3, 3)]:
+        node = {"GROUP_RANK": str(group), "PACELINE_NODE": host.removeprefix("me@")}
         expected = {
-            first + local: rank_environment(first + local, local, 6, slots, "a", "9000") | {"GROUP_RANK": str(group)}
+            first + local: rank_environment(first + local, local, 6, slots, "a", "9000") | node
             for local in range(slots)
         }
         assert orders[host] == {"do": "run", "case": case, "ranks": expected}

@@ -63,7 +63,7 @@ def test_everything_is_sent_as_it_comes(tmp_path: Path) -> None:
     assert before <= started["started"] <= time.monotonic()
     assert preparing["progress"]["phase"] == "preparing"
     report = {"phase": "measuring", "metric": "step_time", "unit": "s", "samples": [0.25], "work": None}
-    assert progress == {"progress": report | {"rate_unit": ""}}
+    assert progress == {"progress": report | {"rate_unit": "", "load": {}}}
     assert measured["kept"] == result["result"]
     assert result["result"]["measurements"][0]["samples"] == [0.25, 0.75]
 
