@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.registry import FILE, providers
 from support.cli import Sandbox, sandbox_in
 from support.postgres import PostgresServer, postgres_server
 
@@ -52,6 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first; the order of all others, and of the tests in a file, stays."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+@pytest.fixture(autouse=True)
+def _no_file_of_another_test() -> Iterator[None]:
+    """A file of benchmarks that a test used in this process stays used, as `paceline run ./bench.py` wants it."""
+    yield
+    if os.environ.pop(FILE, None) is not None:
+        providers.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -126,6 +126,8 @@ def _assert_same(one: Trace, other: Trace) -> None:
             assert {name: values.tolist() for name, values in mine.items()} == {
                 name: values.tolist() for name, values in theirs.items()
             }
+        elif isinstance(mine, dict):
+            assert mine == theirs
         elif column.name != "cpu_seconds":
             assert (mine is None) == (theirs is None)
             assert mine is None or np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f")

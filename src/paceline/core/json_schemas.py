@@ -87,13 +87,16 @@ def _case_schema(name: str, benchmark: type[Benchmark[Any]], definitions: Schema
 def _matrix_schema(model: type[BaseModel], prefix: str, definitions: Schema) -> Schema:
     """The fields of a model, each of which may also be a list of values, which stands for several cases."""
     made = model.model_json_schema(ref_template=f"#/$defs/{prefix}.{{model}}", schema_generator=_TypedSchema)
+    if "properties" not in made:  # a word may stand for it
+        made |= made.pop("anyOf")[0]
     inner = {f"{prefix}.{name}": one for name, one in made.pop("$defs", {}).items()}
     definitions |= inner
     for name, field in model.model_fields.items():
         part = part_of(field.annotation)
         if part is not None:
             place = f"{prefix}.{part.__name__}"
-            definitions[place] = _choice_schema(part, _matrix_schema(part, prefix, definitions), prefix, definitions)
+            whole = _choice_schema(part, _matrix_schema(part, prefix, definitions), prefix, definitions)
+            definitions[place] = _with_word(part, whole)
         one = made["properties"][name]
         shown = {key: one[key] for key in _SHOWN if key in one and key != "title"}
         value = {key: content for key, content in one.items() if key not in _SHOWN}
@@ -119,6 +122,14 @@ def _choice_schema(model: type[BaseModel], made: Schema, prefix: str, definition
     names = {"enum": list(others)}
     choice = {**made["properties"][key], "anyOf": [names, {"type": "array", "minItems": 1, "items": names}]}
     return {**made, "properties": {key: choice}, "allOf": chosen}
+
+
+def _with_word(model: type[BaseModel], made: Schema) -> Schema:
+    """A model, or the one word that may stand for it."""
+    word = model.shorthand if issubclass(model, Parameters) else ""
+    if not word:
+        return made
+    return {"if": {"type": "string"}, "then": made["properties"][word], "else": made}
 
 
 def _has(key: str, value: str) -> Schema:

@@ -193,9 +193,14 @@ def file_module(file: str) -> str:
 
 def use_file(path: Path) -> str:
     """Look for plug-ins in a file, too, in this process and in all that it starts; the name of its module."""
-    os.environ[FILE] = str(path.absolute())
+    file = os.environ[FILE] = str(path.absolute())
+    name = file_module(file)
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ != file:  # another one of this name
+        del sys.modules[name]
+        _scanned.cache_clear()
     providers.cache_clear()
-    return file_module(os.environ[FILE])
+    return name
 
 
 @contextmanager

@@ -221,7 +221,7 @@ def test_categories_have_an_order_and_unknown_ones_come_last() -> None:
     names = ("odd", "storage", "training", "compute")
     records = [record(micro(index, name, "b", str(index))) for index, name in enumerate(names)]
     summary = summarize_run(run_of(records))
-    assert summary.categories == ("compute", "storage", "training", "odd")
+    assert summary.categories == ("training", "compute", "storage", "odd")
     assert summary.is_micro
     assert not summarize_run(literal_run()).is_micro
 

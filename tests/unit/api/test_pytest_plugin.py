@@ -122,7 +122,7 @@ def test_wrong_options_are_refused(folder: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("pytest_benchmark") is not None, reason="pytest-benchmark has the names")
 def test_the_names_of_pytest_benchmark_work_where_it_is_not_installed(folder: Path, first: str) -> None:
-    said = run(folder, "--benchmark-only", "--benchmark-compare", "--benchmark-compare-fail=mean:5%")
+    said = run(folder, "--benchmark-only", "--benchmark-compare", "--benchmark-compare-fail=mean:900%")
     assert "Compared with 2" in said
     assert "1 deselected" in said
 

@@ -555,7 +555,7 @@ def test_a_worker_reads_its_task_waits_for_the_start_and_writes_its_result(
             number=4,
         )
         (tmp_path / TASK).write_text(json.dumps(task_message(task)))
-        runpy.run_module("paceline.load.worker", run_name="__main__")
+        runpy.run_path(str(worker.__file__), run_name="__main__")
     used = time.process_time() - before
     assert capsys.readouterr().out == "ready\n"
     assert parents == [77]

@@ -37,7 +37,7 @@ def about_run(run: Run) -> dict[str, str]:
         "status": run.status,
         "started": run.started_at.isoformat(),
         "ended": run.ended_at.isoformat() if run.ended_at else "",
-        "command": shlex.join(run.command),
+        "command_line": shlex.join(run.command),
         "tags": ", ".join(run.tags),
         "version": run.version,
         "host": run.environment.host_name,
