@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +37,19 @@ class _Answer:
     def report(self, path: str | Path) -> Path:
         """Write it as a page (.html), Markdown (.md) or a picture (.png)."""
         from paceline.core.files import write_atomic
-        from paceline.report.render import html, markdown, png
+        from paceline.report.charts import draw_first
+        from paceline.report.render import html, markdown
 
-        renderers: dict[str, Any] = {".html": html, ".md": markdown, ".png": png}
-        renderer = renderers.get(Path(path).suffix.lower())
-        if renderer is None:
+        renderers: dict[str, Callable[[Document], str | bytes]] = {
+            ".html": html.render,
+            ".md": markdown.render,
+            ".png": lambda document: draw_first(document.charts),
+        }
+        render = renderers.get(Path(path).suffix.lower())
+        if render is None:
             message = f"the format is not clear from '{path}': let it end in one of {', '.join(renderers)}"
             raise InputError("unknown-format", message, key="path", value=str(path))
-        return write_atomic(path, renderer.render(self.document(full=True)))
+        return write_atomic(path, render(self.document(full=True)))
 
     def _repr_html_(self) -> str:
         from paceline.report.render.html import fragment

@@ -16,8 +16,8 @@ from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError, PacelineError, StoreError
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.machine.affinity import FLAG as AFFINITY
-from paceline.machine.affinity import read_affinity, show_cpu_list
+from paceline.machine.cpu import FLAG as AFFINITY
+from paceline.machine.cpu import read_affinity, show_cpu_list
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import HostRanks, read_hosts

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.api.objects import named
+from paceline.api.run import named
 from paceline.core.shipping import ship, unship
 from paceline.models.sources import check_model, find_model
 from paceline.models.sources.pickled import FOLDER

@@ -20,12 +20,12 @@ from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
-from paceline.core.json_text import parse_json
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Summary
 from paceline.core.subject import SUPERBENCH, Alias
+from paceline.core.text import parse_json
 
 RETURN_CODE = "return_code"
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
