@@ -16,6 +16,7 @@ from paceline.api.sources import earlier_runs, read_sources, read_table
 from paceline.core.errors import InputError
 from paceline.core.gc_pause import no_garbage
 from paceline.report.compare import document as compare_pages
+from paceline.report.compare import words as compare_words
 from paceline.report.text import clean
 
 if TYPE_CHECKING:
@@ -72,16 +73,16 @@ class Comparison(_Answer):
     def verdict(self) -> str:
         """The whole comparison in a sentence for each side that was compared with the first."""
         is_paired = self.sides.is_paired
-        return "\n".join(compare_pages.answer(one, is_paired=is_paired) for one in self.sides.pairings)
+        return "\n".join(compare_words.answer(one, is_paired=is_paired) for one in self.sides.pairings)
 
     @property
     def verdicts(self) -> dict[str, str]:
         """A sentence for each case and metric; what is not decided says what would decide it."""
         words = {}
         for row in self.rows:
-            remedy = compare_pages.remedy(row, is_paired=self.sides.is_paired)
-            name = f"{row.label}, {compare_pages.metric_words(row)}"
-            words[name] = compare_pages.verdict_words(row) + (f"; {remedy}" if remedy else "")
+            remedy = compare_words.remedy(row, is_paired=self.sides.is_paired)
+            name = f"{row.label}, {compare_words.metric_words(row)}"
+            words[name] = compare_words.verdict_words(row) + (f"; {remedy}" if remedy else "")
         return words
 
     @property

@@ -11,40 +11,10 @@ from pathlib import Path
 
 from paceline.core.environment import Cache, Cpu, Memory, NumaNode
 from paceline.core.errors import InputError
+from paceline.core.files import shipped_rows
 from paceline.core.probe import ROOT, attempt, cpu_info, parse_size, read_cpu_list, read_int, read_table, read_text
 from paceline.devices.cpu import instruction_flags
 from paceline.machine import container
-
-# Arm processors do not say their name; these are the registered numbers of implementers and their parts.
-_APPLE_CHIPS = {0x022: "M1", 0x024: "M1 Pro", 0x028: "M1 Max", 0x032: "M2", 0x034: "M2 Pro", 0x038: "M2 Max"}
-_ARM_PARTS = {
-    0x41: {
-        0xD03: "Cortex-A53",
-        0xD07: "Cortex-A57",
-        0xD08: "Cortex-A72",
-        0xD0B: "Cortex-A76",
-        0xD0C: "Neoverse-N1",
-        0xD40: "Neoverse-V1",
-        0xD49: "Neoverse-N2",
-        0xD4A: "Neoverse-E1",
-        0xD4F: "Neoverse-V2",
-        0xD83: "Neoverse-V3AE",
-        0xD84: "Neoverse-V3",
-        0xD8E: "Neoverse-N3",
-    },
-    0x43: {0x0AF: "Cavium ThunderX2"},
-    0x46: {0x001: "Fujitsu A64FX"},
-    0x48: {0xD01: "HiSilicon Kunpeng 920"},
-    0x4E: {0x003: "NVIDIA Denver 2", 0x004: "NVIDIA Carmel", 0x010: "NVIDIA Olympus"},
-    0x51: {0x001: "Qualcomm Oryon"},
-    0x61: {
-        first + is_fast: f"Apple {chip} ({'performance' if is_fast else 'efficiency'})"
-        for first, chip in _APPLE_CHIPS.items()
-        for is_fast in (False, True)
-    },
-    0x6D: {0xD49: "Azure Cobalt 100"},
-    0xC0: {0xAC3: "Ampere-1", 0xAC4: "Ampere-1A", 0xAC5: "Ampere-1B"},
-}
 
 
 def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
@@ -127,7 +97,10 @@ def _model(info: dict[str, str]) -> str | None:
     if "CPU implementer" not in info or "CPU part" not in info:
         return None
     implementer, part = int(info["CPU implementer"], 16), int(info["CPU part"], 16)
-    return _ARM_PARTS.get(implementer, {}).get(part, f"Arm implementer {implementer:#04x} part {part:#05x}")
+    for row in shipped_rows("paceline.machine", "arm_parts.csv"):
+        if (int(row["implementer"], 16), int(row["part"], 16)) == (implementer, part):
+            return row["name"]
+    return f"Arm implementer {implementer:#04x} part {part:#05x}"
 
 
 def _distinct(system: Path, *names: str) -> int | None:

@@ -1,6 +1,4 @@
-"""The fields of a benchmark's parameters in a form: what each offers, how what was typed is read, and what to type to run
-something again.
-"""
+"""Parameters in a form: what each field offers, how what was typed is read, and what to type to run something again."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from paceline.models.sources import check_model, find_model
 from paceline.models.sources.pickled import FOLDER
 from support.refused import refused
 
-pytest.importorskip("cloudpickle")
+pytest.importorskip("cloudpickle", reason="install it with: pip install '.[python]'")
 
 
 class Net(torch.nn.Module):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 from typing import Literal
 
 import numpy as np
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 from paceline.analysis.plan.timing import LIBAI, Cluster, step_time
 from paceline.analysis.published.libai import libai_rows
 from paceline.core.errors import PacelineError
+from paceline.core.files import shipped_rows
 from paceline.core.layout import Layout
 from paceline.core.transformer import Transformer, as_published, transformer
 
@@ -214,9 +213,8 @@ def published_observations(system: System) -> tuple[Observation, ...]:
 @lru_cache
 def h200_observations() -> tuple[Observation, ...]:
     """What the benchmark `parallel` measured on one H200."""
-    text = (files("paceline.analysis.plan") / "h200.csv").read_text(encoding="utf-8")
     observations = []
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+    for row in shipped_rows("paceline.analysis.plan", "h200.csv"):
         layout = Layout.parse(row["layout"])
         model = transformer(layout.model, layout.layers, int(row["hidden"]), int(row["heads"]))
         observations.append(Observation(model, layout, float(row["samples_per_s"])))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 
+from paceline.core.files import shipped_rows
 from paceline.core.quantity import show_interval, with_interval
 from paceline.core.record import Measurement
 
@@ -31,10 +30,8 @@ class PublishedTable:
 
 @lru_cache
 def published_rows(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of a file of published figures; its lines that start with # say where they are from."""
-    text = (files("paceline.analysis.published") / f"{name}.csv").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return tuple(csv.DictReader(lines))
+    """The rows of a file of published figures."""
+    return tuple(shipped_rows("paceline.analysis.published", f"{name}.csv"))
 
 
 def shown_rate(rate: Measurement) -> str:

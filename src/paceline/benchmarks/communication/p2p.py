@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import (
-    BANDWIDTH,
-    TIME,
-    MicroParameters,
-    TorchBenchmark,
-    rate_metric,
-    time_metric,
-)
+from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.environment import Environment

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, rate_metric, time_metric
+from paceline.benchmarks._micro.metrics import rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress

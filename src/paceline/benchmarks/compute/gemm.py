@@ -11,15 +11,8 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.parameters import (
-    COMPUTE_RATE,
-    PEAK_SHARE,
-    TIME,
-    MicroParameters,
-    TorchBenchmark,
-    join_words,
-    peak_share,
-)
+from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.parameters import OneOrMore, join_words, rate_metric
+from paceline.benchmarks._micro.metrics import rate_metric
+from paceline.benchmarks._micro.parameters import OneOrMore, join_words
 from paceline.benchmarks._micro.tools import ToolError, run_tool
 from paceline.benchmarks._model.measuring import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _log
