@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from paceline.core.errors import InputError, unknown
 from paceline.core.subject import FloatPrecision
 
-ModelFamily = Literal["bert", "gpt2"]
+ModelFamily = Literal["bert", "gpt2", "llama", "mixtral"]
 LayoutPrecision = Literal[FloatPrecision, "fp8"]
 
 EXAMPLE = "gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from paceline.models.base import ModelSpec, Workload, build_scaled, make_text, token_loss
 
@@ -47,18 +47,23 @@ class DecoderShape:
         return 2 * self.hidden * self.head_width * (self.heads + self.key_heads)
 
     @property
-    def products(self) -> int:
-        """Weights of one layer that each token is multiplied with."""
-        return self.attention_products + 3 * self.hidden * self.feed_forward
+    def attention_width(self) -> int:
+        """Numbers of all query heads together."""
+        return self.heads * self.head_width
+
+    def feed_forward_products(self, layer: int) -> int:
+        """Weights of one layer's feed-forward layer that each token is multiplied with."""
+        return 3 * self.hidden * self.feed_forward
 
     @property
     def forward_flops(self) -> int:
         """Of one sample: 2 for every weight and token, and 4 s a for attention, with a the width of all query heads."""
-        attention = 4 * self.sequence * self.heads * self.head_width
-        head = 2 * self.hidden * self.vocabulary
-        return self.sequence * (self.layers * (2 * self.products + attention) + head)
+        attention = self.layers * (self.attention_products + 2 * self.sequence * self.attention_width)
+        feed_forward = sum(self.feed_forward_products(layer) for layer in range(self.layers))
+        return 2 * self.sequence * (attention + feed_forward + self.hidden * self.vocabulary)
 
 
+S = TypeVar("S", bound=DecoderShape)
 TINY = DecoderShape(
     layers=2, hidden=128, heads=4, key_heads=2, feed_forward=256, vocabulary=1024, context=64, sequence=64
 )
@@ -71,7 +76,7 @@ def build_llama(shape: DecoderShape) -> Workload:
     return decoder_workload(shape, Decoder)
 
 
-def decoder_workload(shape: DecoderShape, build: Callable[[DecoderShape], nn.Module]) -> Workload:
+def decoder_workload(shape: S, build: Callable[[S], nn.Module]) -> Workload:
     """A decoder with random tokens to train it on."""
     from paceline.models._modules.transformer import likeliest
 

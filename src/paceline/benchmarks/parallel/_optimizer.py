@@ -200,7 +200,7 @@ class MeshOptimizer:
         self._rate = rate
         self._scale = scale
         self._ends = [stages[index] for index in sorted({0, stage_count - 1}) if index in stages]
-        self._is_tied_apart = stage_count > 1
+        self._is_tied_apart = stage_count > 1 and all(stage.tied for stage in stages.values())
         self.parameters: list[nn.Parameter] = [] if masters is None else masters.copies
         self._copies = len(self.parameters)  # these come first
         copies = set(self.parameters)

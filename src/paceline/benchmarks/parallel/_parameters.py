@@ -13,7 +13,7 @@ from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.network import FromNetwork
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.transformer import SEQUENCES, Transformer, transformer
+from paceline.core.transformer import GATE_BLOCK, SEQUENCES, Transformer, transformer
 
 if TYPE_CHECKING:
     from paceline.models.base import Batch, Workload
@@ -23,6 +23,7 @@ def build(parameters: ParallelParameters) -> Workload:
     """The whole model on the current device, with weights from torch's global seed."""
     from paceline.models.bert import BertShape, build_bert
     from paceline.models.gpt2 import Gpt2Shape, build_gpt2
+    from paceline.models.llama import DecoderShape, build_llama
 
     sizes = {
         "layers": parameters.layout.layers,
@@ -32,9 +33,12 @@ def build(parameters: ParallelParameters) -> Workload:
         "context": parameters.tokens,
         "sequence": parameters.tokens,
     }
+    model = parameters.transformer
     if parameters.layout.model == "gpt2":
         return build_gpt2(Gpt2Shape(**sizes))
-    return build_bert(BertShape(**sizes, masked=parameters.transformer.scored))
+    if parameters.layout.model == "llama":
+        return build_llama(DecoderShape(**sizes, key_heads=model.key_heads, feed_forward=model.feed_forward))
+    return build_bert(BertShape(**sizes, masked=model.scored))
 
 
 def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> Batch:
@@ -46,10 +50,15 @@ def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> 
 _COUNTED = "all of attention's square, forward and backward as 3 x forward; recomputation and padding are no work"
 FLOPS_FORMULA = {
     "gpt2": f"Megatron-LM's: 72 B s L h^2 (1 + s/(6h) + V/(12Lh)); {_COUNTED}",
+    "llama": f"6 B s (L (2 h (h + k) + 3 h f + 2 s h) + h V), k the width of all keys, f of the feed-forward layer; "
+    f"{_COUNTED}",
+    "mixtral": f"6 B s (L (2 h (h + k) + 3 e h f + E h + 2 s h) + h V), k the width of all keys, f that of an expert, "
+    f"e of E experts used by a token; {_COUNTED}",
     "bert": f"Megatron-LM's for a head over m of s tokens: 72 B s L h^2 (1 + s/(6h) + (m/s) (V+h)/(12Lh)); {_COUNTED}",
 }
-LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
+LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4, "llama": 1.5e-4, "mixtral": 1.5e-4}
 BERT_TOKENS = 104  # the mask token is the last of them
+FAMILY_KEYS = {("llama", "mixtral"): ("key_heads", "feed_forward"), ("mixtral",): ("experts", "experts_used")}
 LAYOUT_KEYS = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
@@ -105,7 +114,7 @@ class ParallelParameters(MeasuringParameters):
     case: Annotated[str | None, FromNetwork.matching("[a-z0-9-]+/[a-z0-9_]+")] = None
     """The whole layout in one word, like gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g; or write its parts instead"""
     model: ModelFamily | None = None
-    """gpt2 or bert; unset is gpt2"""
+    """gpt2, bert, llama or mixtral; unset is gpt2"""
     layers: int | None = Field(default=None, ge=1)
     """Transformer layers; unset is 24"""
     precision: LayoutPrecision | None = None
@@ -123,11 +132,19 @@ class ParallelParameters(MeasuringParameters):
     global_batch: int | None = Field(default=None, ge=1)
     """Samples of a whole step; unset takes one micro-batch, in a pipeline two for each rank of it, on each data rank"""
     hidden: int = Field(default=1024, ge=1)
-    """Hidden size; the feed-forward layer is four times as wide"""
+    """Hidden size; the feed-forward layer of gpt2 and bert is four times as wide"""
     heads: int = Field(default=16, ge=1)
     """Attention heads"""
+    key_heads: int | None = Field(default=None, ge=1)
+    """llama, mixtral: heads of keys and values; unset is one for every 4 heads"""
+    feed_forward: int | None = Field(default=None, ge=1)
+    """llama, mixtral: width of the feed-forward layer, or of one expert; unset is 3.5 times the hidden size"""
+    experts: int | None = Field(default=None, ge=2)
+    """mixtral: experts of a feed-forward layer; unset is 8"""
+    experts_used: int | None = Field(default=None, ge=1)
+    """mixtral: experts that each token is sent to; unset is 2"""
     sequence: int | None = Field(default=None, ge=1)
-    """Tokens of a sample; unset is 1024 for gpt2 and 512 for bert"""
+    """Tokens of a sample; unset is 1024 for gpt2, 512 for bert and 2048 for llama and mixtral"""
     vocabulary: int | None = Field(default=None, ge=1)
     """Tokens of the vocabulary before it is padded to a multiple of 128 x tensor; unset is the tokenizer's"""
     schedule: Literal["auto"] | ScheduleName = "auto"
@@ -195,7 +212,8 @@ class ParallelParameters(MeasuringParameters):
     def transformer(self) -> Transformer:
         """The sizes of the model, and what follows from them."""
         layout = self.layout
-        return transformer(layout.model, layout.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+        more = {name: getattr(self, name) for names in FAMILY_KEYS.values() for name in names}
+        return transformer(layout.model, layout.layers, self.hidden, self.heads, self.sequence, self.vocabulary, **more)
 
     @property
     def tokens(self) -> int:
@@ -226,6 +244,13 @@ class ParallelParameters(MeasuringParameters):
         if self.hidden % self.heads:
             message = f"hidden = {self.hidden} is not a multiple of heads = {self.heads}"
             raise InputError("not-a-multiple", message, key="hidden", value=self.hidden)
+        for families, names in FAMILY_KEYS.items():
+            for name in names:
+                if layout.model not in families and getattr(self, name) is not None:
+                    message = f"{name} is for {' and '.join(families)}, but the model is {layout.model}; leave it out"
+                    raise InputError("key-does-not-apply", message, key=name, value=getattr(self, name))
+        if layout.model in ("llama", "mixtral"):
+            self._refuse_decoder()
         if self.heads % layout.tensor:
             message = (
                 f"{self.heads} heads cannot be split over tensor = {layout.tensor} ranks: use a divisor of {self.heads}"
@@ -249,6 +274,26 @@ class ParallelParameters(MeasuringParameters):
             raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)
         if layout.pipeline > 1:
             self._refuse_schedule()
+
+    def _refuse_decoder(self) -> None:
+        model, tensor = self.transformer, self.layout.tensor
+        if self.heads % model.key_heads:
+            message = f"heads = {self.heads} is not a multiple of key_heads = {model.key_heads}"
+            raise InputError("not-a-multiple", message, key="key_heads", value=model.key_heads)
+        if self.hidden // self.heads % 2:
+            size = self.hidden // self.heads
+            message = f"hidden / heads = {self.hidden} / {self.heads} = {size}: rotary positions need an even number"
+            raise InputError("not-a-multiple", message, key="heads", value=self.heads)
+        for name, parts in (("key_heads", 1), ("feed_forward", GATE_BLOCK)):
+            if getattr(model, name) % (tensor * parts) and tensor > 1:
+                message = (
+                    f"{name} = {getattr(model, name)} cannot be split over tensor = {tensor} ranks: "
+                    f"use a multiple of {tensor * parts}"
+                )
+                raise InputError("not-divisible", message, key=name, value=getattr(model, name))
+        if model.experts_used > model.experts:
+            message = f"experts_used = {model.experts_used} is more than experts = {model.experts}"
+            raise InputError("too-large", message, key="experts_used", value=model.experts_used)
 
     def _refuse_schedule(self) -> None:
         layout, kind, name = self.layout, self.schedule_kind, self.schedule_name

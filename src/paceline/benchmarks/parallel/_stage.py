@@ -52,9 +52,9 @@ class Mesh:
         return self.rank // self.layout.tensor % self.layout.data
 
 
-# What of a model only its beginning or only its end needs; the token embedding is both.
+# What of a model only its beginning or only its end needs; a token embedding that is also the head is both.
 _ENTRY = ("position_embedding", "type_embedding", "embedding_norm")
-_EXIT = ("final_norm", "head_transform", "head_norm", "head_bias")
+_EXIT = ("final_norm", "head_transform", "head_norm", "head_bias", "lm_head")
 TIED = "token_embedding"
 
 
@@ -145,7 +145,9 @@ class Stage(nn.Module):
         self.score: Callable[..., Tensor] = self._score
         # Leave only what the stage computes with; the rest is freed.
         model.blocks = model.blocks[layers.start : layers.stop]
-        for name in (*(() if first else _ENTRY), *(() if last else _EXIT), *(() if first or last else (TIED,))):
+        self.tied = bool(getattr(model, "tied", True))  # whether the head is the embedding
+        embeds = first or (last and self.tied)
+        for name in (*(() if first else _ENTRY), *(() if last else _EXIT), *(() if embeds else (TIED,))):
             if getattr(model, name, None) is not None:
                 setattr(model, name, None)
 

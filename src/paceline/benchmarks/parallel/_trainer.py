@@ -163,6 +163,8 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
             output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False
         )
         bias = getattr(stage.model, "head_bias", None)
+        if getattr(stage.model, "lm_head", None) is not None:
+            plan["lm_head"] = ColwiseParallel()
         if bias is not None:
             stage.model.head_bias = nn.Parameter(distribute_tensor(bias.detach(), mesh, [Shard(0)]))
         score = stage.score
@@ -178,7 +180,12 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
         stage.leave = lambda x: redistributed(x, Shard(1), Replicate())
 
 
-EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
+EMBEDDED = {
+    "gpt2": 1,
+    "bert": 2,
+    "llama": 1,
+    "mixtral": 1,
+}  # of a batch's inputs, how many enter the embedding; the others go to the head
 
 
 class ParallelTrainer:

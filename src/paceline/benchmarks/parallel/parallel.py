@@ -137,7 +137,7 @@ class Parallel(Benchmark[ParallelParameters]):
 
     name = "parallel"
     category = "training"
-    summary = "train GPT-2 or BERT with data x tensor x pipeline parallelism: throughput, MFU, memory, bubble, loss"
+    summary = "train GPT-2, BERT, Llama or Mixtral over data x tensor x pipeline ranks: throughput, MFU, memory, bubble"
     metrics = METRICS
     primary = "throughput"
     distributed = True
