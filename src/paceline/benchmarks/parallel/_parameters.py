@@ -24,6 +24,7 @@ def build(parameters: ParallelParameters) -> Workload:
     from paceline.models.bert import BertShape, build_bert
     from paceline.models.gpt2 import Gpt2Shape, build_gpt2
     from paceline.models.llama import DecoderShape, build_llama
+    from paceline.models.mixtral import MoeShape, build_mixtral
 
     sizes = {
         "layers": parameters.layout.layers,
@@ -36,8 +37,11 @@ def build(parameters: ParallelParameters) -> Workload:
     model = parameters.transformer
     if parameters.layout.model == "gpt2":
         return build_gpt2(Gpt2Shape(**sizes))
-    if parameters.layout.model == "llama":
-        return build_llama(DecoderShape(**sizes, key_heads=model.key_heads, feed_forward=model.feed_forward))
+    if parameters.layout.model in ("llama", "mixtral"):
+        sizes |= {"key_heads": model.key_heads, "feed_forward": model.feed_forward}
+        if parameters.layout.model == "llama":
+            return build_llama(DecoderShape(**sizes))
+        return build_mixtral(MoeShape(**sizes, experts=model.experts, experts_used=model.experts_used))
     return build_bert(BertShape(**sizes, masked=model.scored))
 
 
@@ -59,7 +63,9 @@ FLOPS_FORMULA = {
 LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4, "llama": 1.5e-4, "mixtral": 1.5e-4}
 BERT_TOKENS = 104  # the mask token is the last of them
 FAMILY_KEYS = {("llama", "mixtral"): ("key_heads", "feed_forward"), ("mixtral",): ("experts", "experts_used")}
-LAYOUT_KEYS = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
+LAYOUT_KEYS = (
+    *("model", "layers", "precision", "data", "tensor", "pipeline", "context", "expert", "micro_batch", "global_batch"),
+)
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
 
@@ -125,6 +131,10 @@ class ParallelParameters(MeasuringParameters):
     """Tensor-parallel ranks; unset is 1"""
     pipeline: int | None = Field(default=None, ge=1)
     """Pipeline-parallel ranks; unset is 1"""
+    context: int | None = Field(default=None, ge=1)
+    """llama, mixtral: ranks that have a part of the tokens of every sample each; unset is 1"""
+    expert: int | None = Field(default=None, ge=1)
+    """mixtral: of the data-parallel ranks, so many have a part of the experts each; unset is 1"""
     checkpointing: bool = False
     """Keep only the inputs of each layer and compute it again in the backward pass"""
     micro_batch: int | None = Field(default=None, ge=1)
@@ -184,11 +194,13 @@ class ParallelParameters(MeasuringParameters):
             data=data,
             tensor=tensor,
             pipeline=pipeline,
+            context=self.context or 1,
+            expert=self.expert or 1,
             checkpointing=self.checkpointing,
             micro_batch=micro_batch,
             global_batch=self.global_batch or micro_batch * data * (2 * pipeline if pipeline > 1 else 1),
             nodes=1,
-            gpus=data * tensor * pipeline,
+            gpus=data * tensor * pipeline * (self.context or 1),
         )
 
     @property
@@ -239,7 +251,7 @@ class ParallelParameters(MeasuringParameters):
         try:
             layout = self.layout.check()
         except InputError as error:
-            parts = {"layout-batch": "global_batch", "layout-stages": "pipeline"}
+            parts = {"layout-batch": "global_batch", "layout-stages": "pipeline", "layout-experts": "expert"}
             raise error.within("", key="case" if self.case is not None else parts.get(error.code)) from None
         if self.hidden % self.heads:
             message = f"hidden = {self.hidden} is not a multiple of heads = {self.heads}"
@@ -251,6 +263,12 @@ class ParallelParameters(MeasuringParameters):
                     raise InputError("key-does-not-apply", message, key=name, value=getattr(self, name))
         if layout.model in ("llama", "mixtral"):
             self._refuse_decoder()
+        elif layout.context > 1:
+            message = f"context splits rotary positions, which {layout.model} does not have: use llama or mixtral"
+            raise InputError("key-does-not-apply", message, key="context", value=layout.context)
+        if layout.expert > 1 and layout.model != "mixtral":
+            message = f"expert splits experts, which {layout.model} does not have: use mixtral"
+            raise InputError("key-does-not-apply", message, key="expert", value=layout.expert)
         if self.heads % layout.tensor:
             message = (
                 f"{self.heads} heads cannot be split over tensor = {layout.tensor} ranks: use a divisor of {self.heads}"
@@ -262,8 +280,9 @@ class ParallelParameters(MeasuringParameters):
         if self.sequence_parallel and layout.tensor == 1:
             message = "sequence_parallel splits over the tensor-parallel ranks, but tensor = 1; leave it out"
             raise InputError("key-does-not-apply", message, key="sequence_parallel", value=True)
-        if self.sequence_parallel and self.tokens % layout.tensor:
-            message = f"a sequence of {self.tokens} tokens cannot be split over tensor = {layout.tensor} ranks"
+        if self.sequence_parallel and self.tokens // layout.context % layout.tensor:
+            share = self.tokens // layout.context
+            message = f"a sequence of {share} tokens cannot be split over tensor = {layout.tensor} ranks"
             raise InputError("not-divisible", message, key="sequence", value=self.tokens)
         for name in ("fp8_recipe", "fp8_least"):
             if layout.precision != "fp8" and getattr(self, name) != type(self).model_fields[name].default:
@@ -291,6 +310,14 @@ class ParallelParameters(MeasuringParameters):
                     f"use a multiple of {tensor * parts}"
                 )
                 raise InputError("not-divisible", message, key=name, value=getattr(model, name))
+        if model.experts % self.layout.expert:
+            message = f"{model.experts} experts cannot be split over expert = {self.layout.expert} ranks"
+            raise InputError("not-divisible", message, key="expert", value=self.layout.expert)
+        if self.tokens % (2 * self.layout.context) and self.layout.context > 1:
+            message = (
+                f"a sequence of {self.tokens} tokens cannot be cut into 2 x context = {2 * self.layout.context} chunks"
+            )
+            raise InputError("not-divisible", message, key="sequence", value=self.tokens)
         if model.experts_used > model.experts:
             message = f"experts_used = {model.experts_used} is more than experts = {model.experts}"
             raise InputError("too-large", message, key="experts_used", value=model.experts_used)

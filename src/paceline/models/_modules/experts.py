@@ -62,8 +62,14 @@ class Experts(nn.Module):
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Rows sorted by expert, so many for each."""
-        inside = gated(grouped_linear(rows, self.expand_weights, counts), self.block)
-        return grouped_linear(inside, self.contract_weights, counts)
+        inside = gated(grouped_linear(rows, local(self.expand_weights), counts), self.block)
+        return grouped_linear(inside, local(self.contract_weights), counts)
+
+
+def local(weight: Tensor) -> Tensor:
+    """What this device holds of a weight that may be spread over several."""
+    part: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
+    return part
 
 
 class MixtureOfExperts(nn.Module):
@@ -75,8 +81,9 @@ class MixtureOfExperts(nn.Module):
         self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
         self.experts = Experts(shape.experts, shape.hidden, shape.feed_forward)
         self.shared = GatedFeedForward(shape.hidden, shape.shared_width) if shape.shared_width else None
-        # What a mesh replaces where each rank has a part of every expert.
+        # What a mesh replaces where each rank has a part of every expert, or some of the experts.
         self.mix: Callable[[Tensor, Tensor, Tensor], Tensor] = self.mixed
+        self.exchange: Callable[..., Tensor] = lambda experts, rows, counts: experts(rows, counts)
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(0, 1)
@@ -95,7 +102,8 @@ class MixtureOfExperts(nn.Module):
         inverse = order.argsort()
         counts = (expert_of[:, None] == torch.arange(self.count, device=x.device)).sum(0)
         copies = x[:, None].expand(-1, self.used, -1).flatten(0, 1)
-        rows = self.experts(Permuted.apply(copies, order, inverse), counts)  # type: ignore[no-untyped-call]
+        rows = Permuted.apply(copies, order, inverse)  # type: ignore[no-untyped-call]
+        rows = self.exchange(self.experts, rows, counts)
         back = Permuted.apply(rows, inverse, order).unflatten(0, (-1, self.used))  # type: ignore[no-untyped-call]
         return (back * probabilities.unsqueeze(-1).to(back.dtype)).sum(1)
 
