@@ -5,11 +5,10 @@ Its rotary angles are the plain ones: the stretching for contexts beyond 4096 to
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
-from paceline.models.base import ModelSpec, Workload, build_scaled
-from paceline.models.llama import decoder_workload
+from paceline.models.base import Workload
+from paceline.models.llama import decoder_spec, decoder_workload, resized
 from paceline.models.mixtral import MoeShape
 
 
@@ -40,58 +39,14 @@ def build_deepseek(shape: LatentShape) -> Workload:
     return decoder_workload(shape, Deepseek)
 
 
-LITE = LatentShape(
-    layers=27,
-    hidden=2048,
-    heads=16,
-    key_heads=16,
-    feed_forward=1408,
-    vocabulary=102400,
-    context=4096,
-    epsilon=1e-6,
-    experts=64,
-    experts_used=6,
-    renormalised=False,
-    shared_width=2 * 1408,
-    dense_layers=1,
-    dense_width=10944,
-    latent=512,
-    plain=128,
-    turned=64,
-    value=128,
-)
 TINY = LatentShape(
-    layers=2,
-    hidden=128,
-    heads=4,
-    key_heads=4,
-    feed_forward=64,
-    vocabulary=1024,
-    context=64,
-    sequence=64,
-    experts=8,
-    experts_used=2,
-    renormalised=False,
-    shared_width=128,
-    dense_layers=1,
-    dense_width=256,
-    latent=64,
-    plain=32,
-    turned=16,
-    value=32,
-)
-DEEPSEEK_V2_LITE = ModelSpec(
-    name="deepseek-v2-lite",
-    family="deepseek",
-    task="language modelling",
-    summary=f"DeepSeek-V2-Lite: {LITE.layers} layers, hidden size {LITE.hidden}, {LITE.heads} heads from latent "
-    f"vectors of {LITE.latent}, {LITE.experts_used} of {LITE.experts} experts and 2 shared ones of "
-    f"{LITE.feed_forward}; {LITE.sequence} tokens a sample",
-    build=partial(build_scaled, build_deepseek, LITE, TINY),
-    parameters=15_706_484_224,
-    flops=LITE.forward_flops,
-    batch_size=1,
-    sample="sequence",
-    fp8=True,
-    settings=asdict(LITE),
-)
+    layers=2, hidden=128, heads=4, key_heads=4, feed_forward=64, vocabulary=1024, context=64, sequence=64, epsilon=1e-6,
+    experts=8, experts_used=2, renormalised=False, shared_width=128, dense_layers=1, dense_width=256,
+    latent=64, plain=32, turned=16, value=32,
+)  # fmt: skip
+LITE = replace(
+    resized(TINY, 27, 2048, 16, 16, 1408, vocabulary=102400, context=4096, sequence=2048),
+    experts=64, experts_used=6, shared_width=2 * 1408, dense_width=10944, latent=512, plain=128, turned=64, value=128,
+)  # fmt: skip
+TITLE = "DeepSeek V2 Lite, 6 of 64 experts and 2 shared ones"
+DEEPSEEK_V2_LITE = decoder_spec("deepseek-v2-lite", TITLE, 15_706_484_224, 1, LITE, TINY, build_deepseek)

@@ -5,11 +5,10 @@ A token passes 2 of 8 experts. No loss that balances the experts is added: with 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
-from paceline.models.base import ModelSpec, Workload, build_scaled
-from paceline.models.llama import DecoderShape, decoder_workload
+from paceline.models.base import ModelSpec, Workload
+from paceline.models.llama import DecoderShape, decoder_spec, decoder_workload, resized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,45 +35,21 @@ def build_mixtral(shape: MoeShape) -> Workload:
     return decoder_workload(shape, MoeDecoder)
 
 
-def _spec(size: str, parameters: int, batch_size: int, shape: MoeShape) -> ModelSpec:
-    return ModelSpec(
-        name=f"mixtral-{size}",
-        family="mixtral",
-        task="language modelling",
-        summary=f"Mixtral {size}: {shape.layers} layers, hidden size {shape.hidden}, {shape.heads} heads over "
-        f"{shape.key_heads} of keys, {shape.experts_used} of {shape.experts} experts of {shape.feed_forward}; "
-        f"{shape.sequence} tokens a sample",
-        build=partial(build_scaled, build_mixtral, shape, TINY),
-        parameters=parameters,
-        flops=shape.forward_flops,
-        batch_size=batch_size,
-        sample="sequence",
-        fp8=True,
-        settings=asdict(shape),
-    )
-
-
 TINY = MoeShape(
     layers=2, hidden=128, heads=4, key_heads=2, feed_forward=128, vocabulary=1024, context=64, sequence=64, experts=4
 )
-MIXTRAL_8X7B = MoeShape(
-    layers=32,
-    hidden=4096,
-    heads=32,
-    key_heads=8,
-    feed_forward=14336,
-    vocabulary=32000,
-    context=32768,
-    theta=1_000_000.0,
-)
+MIXTRAL = replace(TINY, vocabulary=32000, context=32768, sequence=2048, theta=1_000_000.0, experts=8)
+MIXTRAL_8X7B = resized(MIXTRAL, 32, 4096, 32, 8, 14336)
+
+
+def _spec(size: str, parameters: int, batch_size: int, shape: MoeShape) -> ModelSpec:
+    title = f"Mixtral {size}, {shape.experts_used} of {shape.experts} experts"
+    return decoder_spec(f"mixtral-{size}", title, parameters, batch_size, shape, TINY, build_mixtral)
+
+
 MODELS = (
-    _spec("8x300m", 1_525_318_656, 4, replace(MIXTRAL_8X7B, layers=16, hidden=1024, heads=16, feed_forward=3584)),
-    _spec("8x1b", 5_936_318_464, 1, replace(MIXTRAL_8X7B, layers=16, hidden=2048, feed_forward=7168)),
+    _spec("8x300m", 1_525_318_656, 4, resized(MIXTRAL, 16, 1024, 16, 8, 3584)),
+    _spec("8x1b", 5_936_318_464, 1, resized(MIXTRAL, 16, 2048, 32, 8, 7168)),
     _spec("8x7b", 46_702_792_704, 1, MIXTRAL_8X7B),
-    _spec(
-        "8x22b",
-        140_620_634_112,
-        1,
-        replace(MIXTRAL_8X7B, layers=56, hidden=6144, heads=48, feed_forward=16384, context=65536),
-    ),
+    _spec("8x22b", 140_620_634_112, 1, resized(MIXTRAL, 56, 6144, 48, 8, 16384, context=65536)),
 )
