@@ -24,7 +24,7 @@ from paceline.core.quantity import Size, show_size
 from paceline.core.record import Record, RecordWarning
 from paceline.core.subject import MAIN_MEMORY, CeilingKind, ShownCeiling
 from paceline.devices import kind_of
-from paceline.devices.datasheet import pcie_bandwidth
+from paceline.devices.base import pcie_bandwidth
 from paceline.machine.container import cpu_quota
 from paceline.machine.cpu import describe_cpu, describe_memory
 from paceline.measure.memory import Peak
