@@ -25,7 +25,7 @@ from paceline.core.environment import Driver, Gpu
 from paceline.devices.base import (
     EMULATED, NATIVE, Described, Device, DeviceConditions, DeviceKind, FormatSupport,
 )
-from paceline.devices.datasheet import Datasheet
+from paceline.devices.base import Datasheet
 
 
 class ScriptedKind(DeviceKind):

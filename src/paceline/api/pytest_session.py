@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.compare.limits import Limit, undecided, violations
 from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import Limit, undecided, violations
 from paceline.api.comparison import compared
 from paceline.api.result import CaseResult
 from paceline.api.running import check_tag, new_run

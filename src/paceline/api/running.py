@@ -111,8 +111,6 @@ def begin(
     """A run of these cases from the beginning, which the store knows of from now on."""
     run = _pinned(new_run(name, cases, world, tags, command), cpus)
     if traces is not None:
-        from paceline.api.running import with_traces
-
         run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
     store.begin(run)
     return Todo(run, run.cases, {})

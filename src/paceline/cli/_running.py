@@ -77,7 +77,7 @@ class Output:
 
 def foreseen(cases: Sequence[Case], store: str | None) -> str:
     """How long the cases take, judged by what the store has of others; one that is not there stays so."""
-    from paceline.cli import _time_left
+    from paceline.cli._live import foreseen
     from paceline.store.location import default_url, locate
     from paceline.store.reader import open_file
 
@@ -86,7 +86,7 @@ def foreseen(cases: Sequence[Case], store: str | None) -> str:
         if (reader := open_file(locate(store or default_url()))) is not None:
             with reader:
                 past = reader.durations(PAST_CASES)
-    return _time_left.foreseen(cases, past)
+    return foreseen(cases, past)
 
 
 def start(
