@@ -72,7 +72,7 @@ class Generator:
 
     def step_flops(self, batch: int, context: int) -> float:
         """Of one token of each sequence, by the same formula."""
-        return batch * replace(self.shape, sequence=context).forward_flops / context
+        return float(batch * replace(self.shape, sequence=context).forward_flops / context)
 
     def prompt(self, batch: int, context: int) -> Tensor:
         """Random tokens."""
@@ -113,7 +113,7 @@ class Conversation:
         if compiled:
             torch._dynamo.reset()  # each length is compiled by itself, and only so many forms of a function are kept
             # Where a batch is one row, this also makes the products plain sums, which read weights at memory's pace.
-            tuned = {"coordinate_descent_tuning": True} if generator.device.kind.is_accelerator else None
+            tuned: Any = {"coordinate_descent_tuning": True} if generator.device.kind.is_accelerator else None
             self._prefill = torch.compile(self._first, dynamic=False)
             self._step = torch.compile(self._next, dynamic=False, options=tuned)
 
