@@ -18,6 +18,7 @@ from paceline.benchmarks._micro.metrics import (
     PEAK_SHARE,
     PRODUCT_SHARE,
     TIME,
+    counted_work,
     peak_share,
     product_share,
 )
@@ -31,7 +32,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import Description, MatmulPrecision, Work
+from paceline.core.subject import Description, MatmulPrecision
 from paceline.devices import Device, open_device
 from paceline.measure.memory import exhausted, peak_flops, peak_memory_bandwidth
 from paceline.models.base import set_fp32_mode
@@ -104,26 +105,13 @@ class Attention(TorchBenchmark[AttentionParameters]):
             message = f"kv_heads = {shared}: give heads as well, a multiple of it"
             raise InputError("not-a-multiple", message, key="kv_heads", value=shared)
         if parameters.page and parameters.direction != "decode":
-            message = (
-                f"page = {parameters.page} with direction = {parameters.direction}: only decode reads a paged cache"
-            )
+            message = f"page = {parameters.page}: {parameters.direction} reads no paged cache; use --direction decode"
             raise InputError("conflicting-keys", message, key="page", value=parameters.page)
 
     @classmethod
     def describe(cls, record: Record, parameters: AttentionParameters, environment: Environment) -> Description:
-        rate, precision = record.measurement(COMPUTE_RATE.name), record.facts.get("precision")
-        if rate is None or not rate.work or not precision:
-            return Description()
-        work = Work(
-            flops=rate.work,
-            bytes=float(record.facts["bytes"]),
-            rate=rate.value,
-            unit=rate.unit,
-            number_format=precision,
-            formula=_FORMULA,
-        )
         leading = BANDWIDTH if parameters.direction == "decode" else COMPUTE_RATE
-        return Description(work=work, primary=leading.name)
+        return Description(work=counted_work(record), primary=leading.name)
 
     def measure(self, parameters: AttentionParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -219,7 +207,6 @@ class Problem:
 
     def check(self) -> None:
         """Compare the first and the last group of heads with fp64; a difference is silent corruption."""
-
         results: Any = self.call()
         results = results if isinstance(results, tuple) else (results,)
         names = ("the result",) if self._gradient is None else ("dQ", "dK", "dV")
@@ -255,8 +242,7 @@ class Problem:
         )
         operators: list[str] = []
         self._attempt(lambda: _watched(attend, operators))
-        found = (match.group(1) for name in operators if (match := _OPERATOR.search(name)))
-        self.backend = next(found, "math")
+        self.backend = next((match.group(1) for name in operators if (match := _OPERATOR.search(name))), "math")
         return attend
 
     def _flex(self) -> Callable[[], Tensor]:

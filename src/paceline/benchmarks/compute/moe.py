@@ -13,6 +13,7 @@ from paceline.benchmarks._micro.metrics import (
     COMPUTE_RATE,
     PRODUCT_SHARE,
     TIME,
+    counted_work,
     product_share,
     rate_metric,
     time_metric,
@@ -27,7 +28,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import Description, MatmulPrecision, Work
+from paceline.core.subject import Description, MatmulPrecision
 from paceline.devices import Device, open_device
 from paceline.measure.memory import exhausted
 from paceline.models.base import set_fp32_mode
@@ -48,10 +49,9 @@ class MoeParameters(MicroParameters):
     """Time to spend on warming up, at most: a GPU takes this long to settle at its power limit"""
     precision: MatmulPrecision | None = None
     """fp32 (true), tf32, fp16, bf16; unset takes bf16 on a GPU and fp32 on a CPU"""
-    products: Literal["auto", "grouped", "loop", "padded"] = "auto"
+    products: Literal["auto", "grouped", "loop"] = "auto"
     """grouped: one call of torch's grouped product; loop: one product after the other, for which the host must know how
-    many tokens each has; padded: one batched product with as many rows for each expert as the fullest has; auto takes
-    grouped where it can, otherwise loop"""
+    many tokens each has; auto takes grouped where it can, otherwise loop"""
     tokens: int | None = Field(default=None, ge=1)
     """Tokens at once; unset takes 8192 on a GPU, 256 on a CPU"""
     hidden: int | None = Field(default=None, ge=1)
@@ -90,18 +90,7 @@ class Moe(TorchBenchmark[MoeParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: MoeParameters, environment: Environment) -> Description:
-        rate, precision = record.measurement(COMPUTE_RATE.name), record.facts.get("precision")
-        if rate is None or not rate.work or not precision:
-            return Description()
-        work = Work(
-            flops=rate.work,
-            bytes=float(record.facts["bytes"]),
-            rate=rate.value,
-            unit=rate.unit,
-            number_format=precision,
-            formula=_FORMULA,
-        )
-        return Description(work=work)
+        return Description(work=counted_work(record))
 
     def measure(self, parameters: MoeParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -109,7 +98,7 @@ class Moe(TorchBenchmark[MoeParameters]):
         formats.check_device(layer.precision, device)
         layer.choose_products()
         layer.check()
-        can_record = layer.how != "loop"  # which waits for the device in each call
+        can_record = not layer.is_loop  # which waits for the device in each call
         with MicroSession(parameters, context, device) as session:
             whole = session.time(layer.call, TIME, work=layer.flops, rate_unit="FLOP/s", graph=can_record)
             dispatch = session.time(layer.dispatch, DISPATCH_TIME, graph=True)
@@ -157,7 +146,7 @@ class Layer:
         self.flops = 6.0 * tokens * self.top_k * hidden * width
         copies = 2.0 * tokens * self.top_k * hidden
         self.bytes = formats.dtype_of(self.precision).itemsize * (3.0 * experts * hidden * width + copies)
-        self.worst, self.how, self.library_call, self.not_grouped_because = 0.0, "", "", ""
+        self.worst, self.is_loop, self.library_call, self.not_grouped_because = 0.0, False, "", ""
         set_fp32_mode(self.precision)
         generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
 
@@ -205,13 +194,9 @@ class Layer:
     def choose_products(self) -> None:
         """As the parameters say; of grouped products that cannot be had, the reason."""
         wanted = self._parameters.products
-        ways: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-            "loop": (self._loop, "torch.mm, one after the other"),
-            "padded": (self._padded, f"torch.bmm of {self.fullest} rows for each expert"),
-        }
-        if wanted in ("auto", "grouped"):
+        if wanted != "loop":
             try:
-                self._products, self.how, self.library_call = self._grouped, "grouped", "torch's grouped_mm"
+                self._products, self.library_call = self._grouped, "torch's grouped_mm"
                 self.multiply()
                 return
             except Exception as error:
@@ -220,9 +205,8 @@ class Layer:
                 self.not_grouped_because = str(error).partition("\n")[0].rstrip(".")
             if wanted == "grouped":
                 reason = f"products = grouped is not possible here: {self.not_grouped_because}"
-                raise Unsupported(f"{reason}; use --products auto") from None
-        self.how = "loop" if wanted == "auto" else wanted
-        self._products, self.library_call = ways[self.how]
+                raise Unsupported(f"{reason}; use --products auto")
+        self._products, self.library_call, self.is_loop = self._loop, "torch.mm, one after the other", True
 
     def check(self) -> None:
         """Compare some tokens with a higher precision; a difference is silent corruption."""
@@ -261,16 +245,6 @@ class Layer:
             results[begin:end] = _gated(rows[begin:end] @ self.up[expert]) @ self.down[expert]
             begin = end
         return results
-
-    def _padded(self, rows: Tensor, ends: Tensor) -> Tensor:
-        import torch
-
-        experts = torch.searchsorted(ends, self._places.int(), right=True)
-        begins = torch.nn.functional.pad(ends[:-1], (1, 0))
-        slots = experts * self.fullest + self._places - begins[experts]
-        padded = rows.new_zeros(self.shape["experts"] * self.fullest, rows.shape[1]).index_copy_(0, slots, rows)
-        results = _gated(padded.view(self.shape["experts"], self.fullest, -1) @ self.up) @ self.down
-        return results.flatten(0, 1).index_select(0, slots)
 
 
 def _gated(both: Tensor) -> Tensor:
