@@ -56,7 +56,7 @@ def _drawn(parts: Sequence[str], replicates: int, seed: int, jobs: int) -> Itera
         for one in as_completed(shares):
             done[shares[one]].append(one.result())
             if len(done[shares[one]]) == jobs:
-                yield from map(pooled, zip(*done[shares[one]], strict=True))
+                yield from pooled(done[shares[one]])
 
 
 def _share(part: str, replicates: int, seed: int) -> list[Cell]:

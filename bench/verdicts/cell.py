@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 WRONGLY = 0.01  # the chance that a table in which all claims hold is said not to
 
@@ -68,14 +69,20 @@ class Cell:
         return at_least(missed, self.wrong_of or self.tries, allowed) >= WRONGLY / cells
 
 
-def pooled(shares: Sequence[Cell]) -> Cell:
+def pooled(shares: Sequence[Sequence[Cell]]) -> Iterator[Cell]:
+    """The cells of all shares, each of those that are of it; a share in which nothing was found lacks a cell."""
+    alike: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in chain.from_iterable(shares):
+        alike.setdefault((cell.part, cell.case, cell.claim), []).append(cell)
+    return map(_pooled, alike.values())
+
+
+def _pooled(shares: Sequence[Cell]) -> Cell:
     """One cell of shares of it that were drawn apart; its width is the mean of their medians.
 
     That of an interval that knows the process comes from the spread of estimates, so that its squares are averaged.
     """
     first = shares[0]
-    if any((one.part, one.case, one.claim) != (first.part, first.case, first.claim) for one in shares):
-        raise ValueError(f"shares of different cells cannot be pooled: {first.part}, {first.case}")
     widths = [one.width * one.tries for one in shares if one.width is not None]
     shown = sum(one.tries for one in shares if one.width is not None)
     is_alike = all(one.note == first.note for one in shares)

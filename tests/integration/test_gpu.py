@@ -78,14 +78,30 @@ def test_the_largest_batch_is_found_without_an_accident(tmp_path: Path) -> None:
     assert record["facts"]["batch_size"] >= 8
 
 
-def test_a_graph_spares_the_host_and_tells_only_the_memory_it_can(tmp_path: Path) -> None:
-    arguments = ("--model", "resnet18", "--batch-size", "1", "--set", "graph=false,true")
-    code, [plain, graph] = measured(tmp_path, "inference", *arguments, *SHORT)
+def test_a_graph_spares_the_host_and_tells_the_memory_of_a_step_without_it(tmp_path: Path) -> None:
+    arguments = ("--model", "resnet18", "--batch-size", "1", "--compile", "off", "--set", "graph=off,on,auto")
+    code, [plain, graph, auto] = measured(tmp_path, "inference", *arguments, *SHORT)
     assert code == 0
     assert value(graph, "step_time") < value(plain, "step_time")
-    told = {m["metric"]["name"] for m in graph["measurements"]}
-    assert "peak_device_reserved" in told
-    assert "peak_device_memory" not in told
+    assert value(graph, "peak_device_memory") == pytest.approx(value(plain, "peak_device_memory"), rel=0.1)
+    assert auto["facts"]["graph"] is True and auto["facts"]["graph_gain"] > 1
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_training_as_a_graph_learns_as_without_it(tmp_path: Path, precision: str) -> None:
+    arguments = ("--model", "resnet18", "--batch-size", "16", "--precision", precision, "--compile", "off")
+    code, [plain, graph] = measured(tmp_path, "train", *arguments, "--set", "graph=off,on", *SHORT)
+    assert code == 0
+    assert graph["facts"]["graph"] is True
+    assert graph["facts"]["last_loss"] < 7 and plain["facts"]["last_loss"] < 7
+
+
+def test_frozen_weights_compute_the_same(tmp_path: Path) -> None:
+    arguments = ("--model", "resnet18", "--batch-size", "8", "--precision", "fp16", "--set", "frozen=off,on")
+    code, [plain, frozen] = measured(tmp_path, "inference", *arguments, *SHORT)
+    assert code == 0
+    assert (plain["facts"]["frozen"], frozen["facts"]["frozen"]) == (False, True)
+    assert not [one for one in frozen["warnings"] if one["kind"] == "miscompiled"]
 
 
 def test_the_same_seed_gives_the_same_loss_twice(tmp_path: Path) -> None:

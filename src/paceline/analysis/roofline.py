@@ -238,7 +238,7 @@ def advice(placed: Placed) -> str:
     if placed.bound in (Bound.HOST, Bound.NEITHER):
         return (
             "launching work, waiting or small operators take the time: a larger batch, --compile on or, on a GPU, "
-            "--graph; --profile shows where it goes"
+            "--graph on; --profile shows where it goes"
         )
     if placed.bound is Bound.MEMORY:
         return (

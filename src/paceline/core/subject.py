@@ -173,7 +173,7 @@ class StepTrace(_Part):
     no_file: str = ""  # why its file was not kept
     bytes: int | None = None
     slowdown: float | None = None  # a traced step over a measured one
-    switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph
+    switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph on
 
 
 class Pace(_Part):

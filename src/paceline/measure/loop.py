@@ -330,7 +330,7 @@ def warnings(warm: WarmUp, timed: Timed, parameters: MeasuringParameters) -> lis
             warning("imprecise", f"the interval of the {name} is {shown} after {count} steps", remedy)
             break
     if timed.starved > 0.5 * count:
-        remedy = "this measures the host's speed of issuing work: use --compile on, --graph or a larger batch"
+        remedy = "this measures the host's speed of issuing work: use --compile on, --graph on or a larger batch"
         warning("host-bound", f"the device waited for the host in {timed.starved} of {count} steps", remedy)
     if summary.outliers > 0.1 * count:
         message = f"{summary.outliers} of {count} steps lie far from the median"

@@ -18,6 +18,8 @@ ModelTask = Literal[
     "object detection",
     "language modelling",
     "masked language modelling",
+    "sequence to sequence",
+    "image generation",
     "sequence classification",
     "speech recognition",
     "vector classification",

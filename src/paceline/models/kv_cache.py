@@ -36,7 +36,7 @@ class KVCache:
 
         self.max_length = max_length
         self.keys = buffers(head_size)
-        self.values = buffers(value_size or head_size)
+        self.values = buffers(head_size if value_size is None else value_size)
         self._places = torch.arange(max_length, device=device)
 
     @property

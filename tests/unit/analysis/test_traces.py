@@ -16,7 +16,7 @@ from support.records import case, record, run_of, sample_run
 
 
 def rows(facts: dict[str, Any], **parameters: Any) -> tuple[CaseRow, ...]:
-    known = {"model": "resnet50", "precision": "bf16", "compile": "auto", "graph": False} | parameters
+    known = {"model": "resnet50", "precision": "bf16", "compile": "auto", "graph": "off"} | parameters
     return summarize_run(run_of([record(case(0, "train", "resnet50 bf16", **known), facts=facts)])).rows
 
 
@@ -61,9 +61,9 @@ def test_facts_of_another_version_are_no_failure() -> None:
 def test_what_to_do_about_an_idle_device() -> None:
     idle = trace_facts(with_shares(idle=0.3))
     assert advice(one(idle).trace) == (
-        "the device waits for the host: give it more at once with a larger batch or --compile on or --graph",
+        "the device waits for the host: give it more at once with a larger batch or --compile on or --graph on",
     )
-    (compiled,) = advice(one(idle | {"compiled": True}, graph=True).trace)
+    (compiled,) = advice(one(idle | {"compiled": True}, graph="on").trace)
     assert compiled.endswith("with a larger batch")
     assert advice(one(trace_facts(with_shares(idle=0.3, on_device=False))).trace) == ()
 

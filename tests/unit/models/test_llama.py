@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.models._modules.decoder import GATE_BLOCK, Decoder, Rotary, attend
+from paceline.models._modules.decoder import Decoder, Rotary, attend
 from paceline.models.llama import TINY, DecoderShape, build_llama
+from support.decoders import packed_gate, packed_qkv
 
 transformers = pytest.importorskip("transformers", reason="needs it: pip install '.[dev]'")
 
@@ -46,18 +47,6 @@ def reference_of(name: str, shape: DecoderShape) -> nn.Module:
     for parameter in reference.parameters():  # away from zeros and ones, so that a wrong mapping cannot hide
         nn.init.normal_(parameter, mean=0.05, std=0.2)
     return reference
-
-
-def packed_qkv(shape: DecoderShape, theirs: dict[str, Tensor], prefix: str, kind: str) -> Tensor:
-    """Three projections as ours holds them: each key's queries, key and value."""
-    parts = [theirs[f"{prefix}.{name}_proj.{kind}"].unflatten(0, (shape.key_heads, -1)) for name in "qkv"]
-    return torch.cat(parts, dim=1).flatten(0, 1)
-
-
-def packed_gate(gate: Tensor, value: Tensor) -> Tensor:
-    """Two projections as ours holds them: in alternating blocks of rows."""
-    parts = [part.unflatten(-2, (-1, GATE_BLOCK)) for part in (gate, value)]
-    return torch.stack(parts, dim=-3).flatten(-4, -2)
 
 
 def weights(shape: DecoderShape, theirs: dict[str, Tensor]) -> dict[str, Tensor]:

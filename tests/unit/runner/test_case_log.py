@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,12 @@ def test_the_end_of_a_short_log_is_shown_as_it_is(log: CaseLog) -> None:
     assert log.excerpt() == "a" * (case_log.SHOWN_TAIL - 6) + "\nlast"
 
 
-def test_a_long_log_is_cut_while_it_grows_and_says_how_much_is_missing(log: CaseLog) -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_long_log_is_cut_while_it_grows_and_says_how_much_is_missing(
+    log: CaseLog, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    if not in_place:
+        monkeypatch.setattr(case_log, "_give_back", lambda *_: False)
     append(log, b"first\n")
     printed = 6
     for number in range(5):
@@ -37,7 +44,7 @@ def test_a_long_log_is_cut_while_it_grows_and_says_how_much_is_missing(log: Case
         append(log, block)
         printed += len(block)
         assert log.cut() is True
-        assert log.path.stat().st_size == case_log.HEAD
+        assert log.path.stat().st_blocks * 512 < 1 << 20
     append(log, b"\nlast\n")
     assert log.cut() is False
     head, note, *end = log.excerpt().splitlines()
@@ -45,6 +52,21 @@ def test_a_long_log_is_cut_while_it_grows_and_says_how_much_is_missing(log: Case
     assert log.dropped == printed - case_log.HEAD - case_log.TAIL
     assert note == "0" * (case_log.SHOWN_HEAD - 6)
     assert end == ["[... 79.9 MiB of output were dropped ...]", "4" * (case_log.SHOWN_TAIL - 6), "last"]
+
+
+def test_nothing_is_lost_that_is_printed_while_the_log_is_cut(log: CaseLog) -> None:
+    code = f"""
+import os
+file = os.open({str(log.path)!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+for number in range(5000):
+    os.write(file, b"%d " % number + b"x" * 20_000 + bytes([10]))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as printing:
+        while printing.poll() is None:
+            log.cut()
+    lines = log.path.read_bytes()[-case_log.TAIL :].splitlines()[1:]
+    assert [int(line.split()[0]) for line in lines] == list(range(5000 - len(lines), 5000))
+    assert log.dropped > 50 << 20
 
 
 def test_of_a_huge_log_only_the_end_is_read(log: CaseLog) -> None:

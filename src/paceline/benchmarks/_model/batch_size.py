@@ -37,7 +37,7 @@ def choose_batch_size(
     if parameters.batch_size is None or spec.traits.batch_size is not None:
         return spec.batch_size
     context.report(Progress(phase="finding the largest batch"))
-    attempt = trial(parameters.model_copy(update={"compile": "off", "graph": False}))
+    attempt = trial(parameters.model_copy(update={"compile": "off", "graph": "off"}))
 
     def fits(size: int) -> bool:
         begun = monotonic()

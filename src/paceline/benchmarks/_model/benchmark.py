@@ -46,8 +46,8 @@ class ModelParameters(MeasuringParameters):
     """Memory layout of images; auto takes it for models that gain from it"""
     autotune: Switch = "auto"
     """Let cuDNN try its algorithms for every convolution, which can take a minute; auto does when compiling"""
-    graph: bool = False
-    """Replay each step as one CUDA graph"""
+    graph: Switch = "auto"
+    """Replay each step as one CUDA graph; auto does where a model of the zoo gains from it"""
     deterministic: bool = False
     """Compute twice from the same seed; a difference is reported as silent corruption"""
 
@@ -106,7 +106,7 @@ class ModelBenchmark(Benchmark[P]):
             parameters.scale: parameters.scale != "full",
             "auto batch" if size == "auto" else f"b{size}": size is not None,
             "compiled": parameters.compile == "on",
-            "graph": parameters.graph,
+            "graph": parameters.graph == "on",
             "deterministic": parameters.deterministic,
         }
         return " ".join([parameters.model, parameters.precision, *(word for word, is_set in words.items() if is_set)])
@@ -138,8 +138,8 @@ class ModelBenchmark(Benchmark[P]):
             refuse(
                 "fixed-precision", "precision", f"computes in {traits.precision}: use --precision {traits.precision}"
             )
-        if traits.engine != "torch" and (parameters.compile == "on" or parameters.graph):
-            key = "graph" if parameters.graph else "compile"
+        if traits.engine != "torch" and "on" in (parameters.compile, parameters.graph):
+            key = "graph" if parameters.graph == "on" else "compile"
             refuse("fixed-engine", key, f"is computed by {traits.engine}, not by torch: leave it out")
 
     @classmethod
@@ -148,7 +148,8 @@ class ModelBenchmark(Benchmark[P]):
         description = super().describe(record, parameters, environment)
         trace = description.trace
         if trace is not None:
-            switches = {"--compile on": description.subject.compiled, "--graph": parameters.graph}
+            is_graph = bool(record.facts.get("graph", parameters.graph == "on"))
+            switches = {"--compile on": description.subject.compiled, "--graph on": is_graph}
             trace = trace.model_copy(update={"switches": tuple(name for name, is_on in switches.items() if not is_on)})
         alias = Alias(
             group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",

@@ -139,6 +139,7 @@ class StepSession(Generic[P]):
     parameters: P
     compiled: bool  # whether a compiler made a part of it
     is_graph: bool = False  # whether its steps are replayed as a graph
+    step_memory: int | None = None  # bytes that a step takes which is not replayed
     ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))  # those that take the steps together
     in_flight: int = 2  # on a GPU, steps issued before the first is waited for
     facts: dict[str, Any] = field(default_factory=dict)
@@ -246,7 +247,8 @@ def measure_steps(
     peak = device.peak_memory()
     if peak is not None:
         # Replaying a graph allocates nothing, so that the allocator's peak would leave out what the graph holds.
-        values |= {} if session.is_graph else {DEVICE_MEMORY: peak[0]}
+        in_use = session.step_memory if session.is_graph else peak[0]
+        values |= {} if in_use is None else {DEVICE_MEMORY: in_use}
         values[DEVICE_RESERVED] = peak[1]
     is_energy_known = meter is not None and not meter.late and joules > 0 and sum(timed.samples) >= MIN_ENERGY_SECONDS
     # The CPU's counter sees every rank on this host, so that one of them reports for all; a GPU's sees only its own.

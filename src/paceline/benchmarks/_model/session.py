@@ -158,8 +158,8 @@ def open_session(spec: ModelSpec, parameters: P, device: Device, ranks: Ranks, m
     import torch
 
     check(parameters.precision, device, fp8_model=spec.fp8, model=spec.name)
-    if parameters.graph and not device.kind.supports_graphs:
-        raise Unsupported(f"graph = true replays CUDA graphs, which a {device.kind.noun} does not have; leave it out")
+    if parameters.graph == "on" and not device.kind.supports_graphs:
+        raise Unsupported(f"graph = on replays CUDA graphs, which a {device.kind.noun} does not have; leave it out")
     set_fp32_mode(parameters.precision)
     if parameters.deterministic:
         # cuBLAS reads this when its handle is made, which no case has done yet.
@@ -209,7 +209,6 @@ def open_session(spec: ModelSpec, parameters: P, device: Device, ranks: Ranks, m
         workload=replace(workload, module=module, loss=loss),
         channels_last=channels_last,
         compiled=compiled,
-        is_graph=parameters.graph,
         ranks=ranks,
         facts=facts,
         warnings=emulated(parameters.precision, device),

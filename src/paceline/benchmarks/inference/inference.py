@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks._model.batch_size import choose_batch_size
-from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
+from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters, Switch
 from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
+from paceline.benchmarks._model.graph import as_graph
 from paceline.benchmarks._model.measuring import COMMON, add_trace, measure_steps
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_results
@@ -34,6 +35,9 @@ class InferenceParameters(ModelParameters):
     """Measure at least this many steps, however precise they are (the budget still ends it)"""
     in_flight: int = Field(default=1, ge=1)
     """On a GPU, steps issued before the first is waited for: 1 gives the latency that one client sees"""
+    frozen: Switch = "auto"
+    """Compile with the weights as constants, so that batch norms are folded into them and layouts are chosen once; auto
+    does on a GPU"""
     engine: Literal["auto", "torch", "onnxruntime"] = "auto"
     """What computes the model in process: auto takes ONNX Runtime for an ONNX file and torch for all others;
     onnxruntime exports another model first"""
@@ -95,7 +99,7 @@ class Inference(ModelBenchmark[InferenceParameters]):
             del output
             if session.compiled and ranks.world_size == 1:
                 compare_outputs(session, predictor.step, exact=parameters.precision == "fp32")
-            step = device.capture(predictor.step) if parameters.graph else predictor.step
+            step = as_graph(session, predictor.step, partial(device.capture, predictor.step))
             result = measure_steps(session, step, session.work(size, training=False), first_seconds, context)
             if reference is not None:
                 result.facts["deterministic"] = "the first outputs are the same twice"
@@ -137,7 +141,10 @@ class Predictor:
         if dtype is not None:
             module = module.to(dtype)
         self._dtype = dtype
-        self._forward: Callable[..., Any] = torch.compile(module) if session.compiled else module
+        self._forward: Callable[..., Any] = module
+        if session.compiled:
+            session.facts["frozen"] = _freeze(session)
+            self._forward = torch.compile(module)
         self._inputs: tuple[Tensor, ...]  # there are none before load()
 
     def load(self, size: int) -> None:
@@ -150,6 +157,17 @@ class Predictor:
     def step(self) -> object:
         """One forward pass; its output stays on the device."""
         return self._forward(*self._inputs)
+
+
+def _freeze(session: ModelSession[InferenceParameters]) -> bool:
+    """Whether what is compiled from now on in this process takes the weights as constants."""
+    from torch._inductor import config
+
+    choice = session.parameters.frozen
+    # What casts weights to 8 bits in every step does more than to multiply by them.
+    is_auto = session.device.kind.is_accelerator and not session.parameters.precision.startswith("fp8")
+    config.freezing = choice == "on" or (choice == "auto" and is_auto)
+    return bool(config.freezing)
 
 
 def _trial(spec: ModelSpec, device: Device, parameters: InferenceParameters) -> Callable[[int], None]:

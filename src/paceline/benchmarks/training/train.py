@@ -17,6 +17,7 @@ from paceline.benchmarks._model.checks import (
     loss_warnings,
     scale_warnings,
 )
+from paceline.benchmarks._model.graph import as_graph
 from paceline.benchmarks._model.measuring import COMMON, LOSS, PHASES, add_trace, measure_steps
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_saved
@@ -84,7 +85,7 @@ class Train(ModelBenchmark[TrainParameters]):
                     compare_runs(reference, trace, parameters.seed, caught)
             if session.compiled and ranks.world_size == 1:  # who lacks memory would leave other ranks waiting
                 compare_gradients(session, trainer.gradients)
-            step = trainer.capture() if parameters.graph else trainer.step
+            step = as_graph(session, trainer.step, trainer.capture)
             scale_before = trainer.loss_scale
             marks = trainer.marks if parameters.phases else None
             result = measure_steps(session, step, session.work(size, training=True), first_seconds, context, marks)
@@ -114,8 +115,9 @@ class Trainer:
         both: torch.nn.Module = _with_loss(session, compiled=session.compiled and apart)
         self._both = both
         if parameters.optimizer == "adamw":
+            capturable = parameters.graph != "off" and session.device.kind.supports_graphs
             self._optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-                both.parameters(), lr=1e-4, fused=True, capturable=parameters.graph
+                both.parameters(), lr=1e-4, fused=True, capturable=capturable
             )
         else:
             self._optimizer = fused_sgd(list(both.parameters()))
@@ -168,10 +170,12 @@ class Trainer:
 
     def capture(self) -> Callable[[], object]:
         """The step as one CUDA graph; only what never waits for the host can be one."""
-        if self._scaler.is_enabled() or self.session.ranks.world_size > 1:
-            raise Unsupported("graph = true goes with one rank and fp32, tf32, bf16 or fp8: use one of these")
+        if self.session.ranks.world_size > 1:
+            raise Unsupported("graph = on goes with one rank: use --graph off")
+        if self.session.parameters.phases:
+            raise Unsupported("a graph does not show the phases of a step: use --graph off, or leave out --phases")
         if not self.session.workload.loss_compiles:
-            raise Unsupported(f"the loss of {self.session.spec.name} goes to the host: use graph = false")
+            raise Unsupported(f"the loss of {self.session.spec.name} goes to the host: use --graph off")
         return self.session.device.capture(self.step)
 
 

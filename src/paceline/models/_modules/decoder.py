@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.core.transformer import GATE_BLOCK
 from paceline.models._modules.transformer import initialise, vocabulary_logits
 from paceline.models.kv_cache import KVCache
 
 if TYPE_CHECKING:
     from paceline.models.llama import DecoderShape
 
-GATE_BLOCK = 16  # neighbouring rows of a gate; in 16 bits as many bytes as memory hands out at once
 _HAS_GROUPED_HEADS = "enable_gqa" in (F.scaled_dot_product_attention.__doc__ or "")  # torch 2.5
 
 
@@ -69,21 +69,29 @@ class Rotary(nn.Module):
         return turned.to(x.dtype)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
     """Attention of query heads in groups, each over one key head: [batch, heads, length, size]."""
     groups = query.shape[1] // key.shape[1]
-    if groups == 1:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
-    if query.shape[2] == 1:
+    if query.shape[2] == 1 and groups > 1:
         # The queries of a group as rows of one product: every key is read once.
-        rows = query.view(query.shape[0], key.shape[1], groups, query.shape[3])
-        return F.scaled_dot_product_attention(rows, key, value, attn_mask=mask).reshape(query.shape)
-    if _HAS_GROUPED_HEADS and mask is None and query.is_cuda and query.element_size() == 2:
-        # These kernels read a key once for its group; that for fp32 does not.
-        more: Any = {"enable_gqa": True}
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, **more)
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+        query = query.unflatten(1, (-1, groups)).squeeze(3)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale).reshape(
+            query.shape[0], -1, 1, value.shape[3]
+        )
+    more: Any = {"attn_mask": mask, "is_causal": causal, "scale": scale}
+    if groups > 1 and _HAS_GROUPED_HEADS and mask is None and query.is_cuda and query.element_size() == 2:
+        more["enable_gqa"] = True  # these kernels read a key once for its group; that for fp32 does not
+    elif groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    return F.scaled_dot_product_attention(query, key, value, **more)
 
 
 class GroupedQueryAttention(nn.Module):
