@@ -1,4 +1,4 @@
-"""Training GPT-2 or BERT with data, tensor and pipeline parallelism, in any combination, on native PyTorch."""
+"""Training GPT-2, BERT, Llama or Mixtral over a mesh of ranks, on native PyTorch."""
 
 from __future__ import annotations
 
