@@ -23,7 +23,7 @@ from paceline.benchmarks._micro.metrics import (
     product_share,
 )
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
-from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks._micro.session import MicroSession, watched
 from paceline.benchmarks.compute.gemm import product_rate
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
@@ -241,7 +241,7 @@ class Problem:
             ", after copying the blocks of each cache by its table into one piece" if self._parameters.page else ""
         )
         operators: list[str] = []
-        self._attempt(lambda: _watched(attend, operators))
+        self._attempt(lambda: watched(attend, operators))
         self.backend = next((match.group(1) for name in operators if (match := _OPERATOR.search(name))), "math")
         return attend
 
@@ -371,16 +371,3 @@ def _group(tensor: Tensor, sequence: int, head: int, shared: int) -> Tensor:
     """The heads of one group of one sequence: several of queries, one of keys and values."""
     each = tensor.shape[1] // shared
     return tensor[sequence, head * each : (head + 1) * each]
-
-
-def _watched(call: Callable[[], object], operators: list[str]) -> object:
-    """The call; the names of the operators that it ran in the end are added."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
-            operators.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    with Watch():  # type: ignore[no-untyped-call]
-        return call()

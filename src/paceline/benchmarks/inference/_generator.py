@@ -95,6 +95,8 @@ class Conversation:
     ) -> None:
         import torch
 
+        from paceline.models._modules.decoder import attend
+
         self._generator, self.context, self.new_tokens = generator, context, new_tokens
         module, device = generator.module, generator.device.torch()
         if context + new_tokens > generator.shape.context:
@@ -107,8 +109,8 @@ class Conversation:
         self.token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         for block in module.blocks:
-            if split and hasattr(block.attention, "attend"):
-                block.attention.attend = split_attend
+            if hasattr(block.attention, "attend"):
+                block.attention.attend = split_attend if split else attend
         self._prefill, self._step = self._first, self._next
         if compiled:
             torch._dynamo.reset()  # each length is compiled by itself, and only so many forms of a function are kept

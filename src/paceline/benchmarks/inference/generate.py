@@ -52,7 +52,7 @@ MEMORY_SHARE = rate_metric(
     unit="%",
 )
 KV_MEMORY = lower("kv_memory", "B", Merge.MAXIMUM, "the cache of keys and values, as long as prompt and new tokens")
-WEIGHT_MEMORY = lower("weight_memory", "B", Merge.MAXIMUM, "the weights that a decoding step reads, as they are stored")
+WEIGHT_MEMORY = lower("weight_memory", "B", Merge.MAXIMUM, "the weights that decoding steps read, as they are stored")
 _FORMULA = "each weight read once in a step, keys and values of all tokens so far read once"
 
 

@@ -62,7 +62,7 @@ def text_with_a_cache(made: Conversation, tokens: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("model", ["llama3-8b", "llama2-7b", "llama3.2-1b", "qwen2.5-7b", "qwen3-8b"])
+@pytest.mark.parametrize("model", ["llama3-8b", "llama2-7b", "llama3.2-1b", "qwen2.5-7b", "qwen3-8b", "mixtral-8x7b"])
 def test_tokens_with_a_cache_are_those_of_whole_passes_without_one(model: str, split: bool) -> None:
     made = conversation(model=model, split=split, new_tokens=4)
     text, expected = made.prompt, []
@@ -92,6 +92,13 @@ def test_split_attention_is_attention(groups: int, length: int) -> None:
     key, value = torch.randn(2, 2, 2, length, 16, generator=drawn)
     mask = torch.arange(length)[None] <= 40
     assert torch.allclose(split_attend(query, key, value, mask=mask), attend(query, key, value, mask=mask), atol=1e-5)
+
+
+def test_the_next_conversation_of_a_model_attends_as_it_was_asked_to() -> None:
+    made = generator()
+    for split, expected in ((True, split_attend), (False, attend)):
+        Conversation(made, 1, 8, 4, compiled=False, split=split)
+        assert {block.attention.attend for block in made.module.blocks} == {expected}
 
 
 def test_split_attention_leaves_a_prompt_to_the_fused_kernel() -> None:
@@ -189,6 +196,13 @@ def test_a_record_says_what_a_step_reads_and_computes() -> None:
     assert (made.primary, made.subject.batch, made.subject.compiled) == ("output_throughput", 1, False)
     assert made.measurement("memory_share") is None
     assert "no" not in made.facts["checked"].split()
+
+
+def test_which_experts_a_step_reads_is_not_guessed() -> None:
+    made = measured(model="mixtral-8x7b", context=8)
+    assert made.work is None
+    assert made.measurement("bandwidth") is None
+    assert "depends on the tokens" in made.facts["counted"]
 
 
 def test_a_graph_that_the_device_does_not_have_is_unsupported() -> None:
