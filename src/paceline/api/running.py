@@ -22,7 +22,7 @@ from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
-from paceline.runner.run import Listener, SuiteRun, execute_here
+from paceline.runner.run import Listener, SuiteRun, execute_at_once, execute_here
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
@@ -222,6 +222,7 @@ def measure(
         listener=listener,
         attempts=todo.attempts,
         execute=world.execute if world is not None else execute_here,
+        several=execute_at_once if world is None else None,
         cpus=frozenset(read_affinity(pinned) if pinned else ()),
         warm=warm,
     )

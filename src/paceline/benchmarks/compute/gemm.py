@@ -143,6 +143,10 @@ class Gemm(TorchBenchmark[GemmParameters]):
             aliases=_superbench_names(record, parameters),
         )
 
+    @classmethod
+    def within_device(cls, parameters: GemmParameters) -> bool:
+        return True
+
     def measure(self, parameters: GemmParameters, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
