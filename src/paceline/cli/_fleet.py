@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from paceline.api.fleet import Fleet, FleetListener, NodeRun, Plan, progress_of, slow_nodes
+from paceline.cli._running import write_summary
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
@@ -72,6 +73,7 @@ def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = Fa
             click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
             return INTERRUPTED
     ok, slow = all(node.ok for node in nodes), slow_nodes(nodes)
+    summary = write_summary(plan.id, [node.result for node in nodes if node.result is not None])
     is_left = any(node.state != "finished" for node in nodes)
     if as_json:
         states = {node.host: node.state for node in nodes}
@@ -79,6 +81,8 @@ def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = Fa
     else:
         _show(plan, nodes, slow)
         click.echo(f"\nNodes:  paceline diagnose {plan.id}")
+        if summary is not None:
+            click.echo(f"Results under SuperBench's names: {summary}")
         if is_left:
             click.echo(f"Rest:   {again}")
     return 0 if ok else 1

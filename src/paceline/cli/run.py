@@ -72,6 +72,7 @@ class RunCommand(CaseCommand):
 @click.option("--report", "report_path", metavar="PATH", help="Where the HTML report goes.")
 @click.option("--no-report", is_flag=True, help="Make no HTML report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
+@click.option("--strict", is_flag=True, help="Refuse a config of SuperBench's that has parts without a counterpart.")
 @click.option("--dry-run", is_flag=True, help="Show the cases and about how long they take; measure nothing.")
 @click.pass_context
 def command(
@@ -95,6 +96,7 @@ def command(
     report_path: str | None,
     no_report: bool,
     as_json: bool,
+    strict: bool,
     dry_run: bool,
     **flags: Any,
 ) -> None:
@@ -125,6 +127,8 @@ def command(
     if dry_run and resume is not None:
         message = "--dry-run does not go with --resume; 'paceline results' shows what is missing"
         raise InputError("dry-run-with-resume", message, key="--dry-run")
+    if SUITE in ctx.meta:
+        _say_what_is_left_out(ctx.meta[SUITE], strict=strict)
     if each or (resume or "").startswith(FLEET):
         only_here = {
             "--peer": peer, "--profile": profile, "--affinity": affinity, "--dry-run": dry_run, "--report": report_path,
@@ -153,6 +157,17 @@ def command(
             click.echo(case.model_dump_json() if as_json else line)
         if not as_json:
             click.echo(_running.foreseen(cases, store), err=True)
+
+
+def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
+    """What of another tool's file has no counterpart, before anything runs."""
+    if not suite.notes:
+        return
+    lines = "".join(f"\n  {note}" for note in suite.notes)
+    if strict:
+        message = f"--strict: {len(suite.notes)} parts of '{suite.name}' have no counterpart:{lines}"
+        raise InputError("no-counterpart", message, key="--strict")
+    click.echo(f"paceline: {len(suite.notes)} parts of '{suite.name}' have no counterpart:{lines}", err=True)
 
 
 def _fleet_plan(

@@ -44,6 +44,10 @@ class CaseKeys(BaseModel):
     95 % of what is free when it starts"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own, with the other cases in between"""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables of the environment of its processes, such as NCCL_P2P_DISABLE: "1" """
+    superbench: str = ""
+    """The name of its benchmark in SuperBench's results, where these are to have one with a note: nccl-bw:gdr-only"""
     require: bool = False
     """Count it as a failure when this machine cannot do it; otherwise an unsupported case is only reported"""
     only_on: str | None = None
@@ -68,6 +72,8 @@ class Suite(BaseModel):
     description: str = ""
     cases: list[dict[str, Any]]
     origin: Origin = "local"
+    notes: list[str] = Field(default_factory=list)  # what of another tool's file has no counterpart, and why
+    is_superbench: bool = False  # made of a config of SuperBench's
     is_written: bool = True  # by somebody, as a file; False for a benchmark that was named alone
 
     @classmethod
@@ -241,6 +247,9 @@ def _expand_entry(
             keys = CaseKeys.model_validate(of_case)
         except ValidationError as error:
             raise refusal(error.errors(), CaseKeys) from None
+        if keys.env and origin != "local":
+            message = "'env' sets variables of processes, which nobody may do over the network; leave it out"
+            raise InputError("not-from-network", message, key="env")
         written = benchmark.written_out(choice) if origin == "local" else choice
         parameters = benchmark.Parameters.read(written, is_typed=True)
         required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
@@ -265,6 +274,8 @@ def _expand_entry(
                 category=benchmark.category,
                 expected=benchmark.expected_seconds(parameters),
                 origin=origin,
+                env=keys.env,
+                superbench=keys.superbench,
                 at_once=at_once and len(targets) > 1,
             )
             benchmark.check(parameters, case)
@@ -332,7 +343,7 @@ def _override(
         for entry, benchmark in zip(entries, benchmarks, strict=True):
             if scope not in ("", benchmark.name):
                 continue
-            fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark"}
+            fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark", "superbench"}
             valid |= fields
             name = RENAMED.get(benchmark.name, {}).get(key, key)
             if name in fields:

@@ -213,7 +213,7 @@ class CaseExecution:
                     "rank": rank,
                     "world_size": self.world_size,
                     "local_rank": int(environment.get("LOCAL_RANK", rank)),
-                    "environment": dict(environment),
+                    "environment": {**self.case.env, **environment},
                     "folder": str(Path.cwd()),
                     "log": str(log),
                 },

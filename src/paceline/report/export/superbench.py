@@ -49,7 +49,8 @@ def results(records: Sequence[Record]) -> Values:
     for record, note, rank in zip(measured_here, notes(measured_here), ranks, strict=True):
         alias = alias_of(record)
         name, slash, rest = f"{alias.group}/".partition("/")
-        group = f"{name}:{note}{slash}{rest}" if note else f"{name}{slash}{rest}"
+        mark = f"{',' if ':' in name else ':'}{note}" if note else ""
+        group = f"{name}{mark}{slash}{rest}"
         code = f"{group}return_code{rank}"
         values[code] = values.get(code) or return_code(record)
         figures = alias.values if record.outcome is Outcome.OK else {}
@@ -70,11 +71,20 @@ def _device_ranks(records: Sequence[Record]) -> list[str]:
 def alias_of(record: Record) -> Alias:
     """SuperBench's names for a record; Paceline's own where it has none."""
     if SUPERBENCH in record.aliases:
-        return record.aliases[SUPERBENCH]
+        return _as_configured(record.aliases[SUPERBENCH], record.case.superbench)
     values: Values = {}
     for measurement in record.measurements:
         values.setdefault(_own_name(measurement), measurement.value)
     return Alias.model_construct(group=key_word(record.case.benchmark), values=values)
+
+
+def _as_configured(alias: Alias, name: str) -> Alias:
+    """The alias under the name that its benchmark has in a config, whose float32 takes TF32 where a GPU has it."""
+    if not name:
+        return alias
+    _, slash, model = alias.group.partition("/")
+    prefix = f"fp32_{alias.prefix.removeprefix('tf32_')}" if alias.prefix.startswith("tf32_") else alias.prefix
+    return alias.model_copy(update={"group": f"{name}{slash}{model}", "prefix": prefix})
 
 
 def _original_values(record: Record) -> Values:

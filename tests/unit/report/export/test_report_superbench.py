@@ -234,3 +234,15 @@ def test_what_a_machine_cannot_do_has_the_code_of_its_kind_of_benchmark(is_model
     alias = Alias(group="g", is_model=is_model)
     one = record(case(0, "mine", ""), outcome=Outcome.UNSUPPORTED, aliases={SUPERBENCH: alias})
     assert superbench.return_code(one) == code
+
+
+def test_a_case_of_a_config_goes_back_under_its_name_there() -> None:
+    named = model(0, precision="tf32")
+    named = named.model_copy(update={"case": named.case.model_copy(update={"superbench": "model-benchmarks:gpt"})})
+    tiny = model(1, scale="tiny")
+    tiny = tiny.model_copy(update={"case": tiny.case.model_copy(update={"superbench": "gpt_models"})})
+    found = superbench.results([named, tiny, model(2)])
+    # There, float32 takes TF32 where a GPU has it.
+    assert "model-benchmarks:gpt/pytorch-resnet50/fp32_train_throughput" in found
+    assert "gpt_models:scale=tiny/pytorch-resnet50/fp16_train_throughput" in found
+    assert "model-benchmarks/pytorch-resnet50/fp16_train_throughput" in found
