@@ -188,7 +188,7 @@ class MeasuringSession:
 
 def _target() -> str:
     """An accelerator, if there is one that the function may have used: calls are waited for there."""
-    return Here(devices=counts()).resolve("auto") if "torch" in sys.modules else HOST
+    return Here(devices=counts()).resolve("auto")[0] if "torch" in sys.modules else HOST
 
 
 def _rendered(document: Document, width: int) -> str:

@@ -181,6 +181,11 @@ class Benchmark(ABC, Generic[P]):
         return None
 
     @classmethod
+    def within_device(cls, parameters: P) -> bool:
+        """Whether it needs of the host and its links next to nothing, so that devices are measured at the same time."""
+        return False
+
+    @classmethod
     def expected_seconds(cls, parameters: P) -> float | None:
         """How long a case would take that nobody has run yet; None where nobody can say."""
         budget = getattr(parameters, "budget", None)

@@ -126,6 +126,10 @@ class Stream(TorchBenchmark[StreamParameters]):
         work = None if parameters.sizes else _triad_work(record)
         return Description(work=work, ceilings=ceilings, aliases=_superbench.alias(record, group, values))
 
+    @classmethod
+    def within_device(cls, parameters: StreamParameters) -> bool:
+        return True
+
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         device = open_device(context.target)
         placement = place_arrays(parameters, device)
