@@ -269,4 +269,4 @@ def test_a_stream_that_tells_of_an_error_is_no_good_answer() -> None:
         server.shutdown()
         thread.join()
     assert set(trace.status.tolist()) == {FAILED}
-    assert trace.tokens is not None and [len(pieces) for pieces in trace.tokens] == [1] * 5
+    assert trace.chunks is not None and [len(pieces) for pieces in trace.chunks] == [1] * 5

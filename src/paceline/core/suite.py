@@ -255,6 +255,7 @@ def _expand_entry(
             origin=origin,
         )
         benchmark.check(parameters, case)
+        case = case.model_copy(update={"sends": benchmark.sends(parameters)})
         if nodes not in (None, here.nodes):
             remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
             message = f"its layout is for {nodes} nodes, but it would run on {here.nodes}: {remedy}"
