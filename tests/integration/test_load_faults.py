@@ -19,7 +19,19 @@ from paceline.load.parameters import LoadParameters
 from paceline.load.processes import LoadFailed
 from paceline.load.quality import LoadNotDelivered, require_delivered, warnings
 from paceline.load.request import Endpoint, Prepared
-from paceline.load.trace import BROKEN, FAILED, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, UNSENT, Trace
+from paceline.load.trace import (
+    BROKEN,
+    FAILED,
+    OK,
+    OUT_OF_SOCKETS,
+    REFUSED,
+    SHED,
+    TIMED_OUT,
+    UNREADABLE,
+    UNSENT,
+    WRONG,
+    Trace,
+)  # fmt: skip
 from support.null_server import Behaviour, running
 
 ONE = [Prepared(b'{"inputs":[]}')]
@@ -241,6 +253,15 @@ def test_every_user_asks_once_however_short_the_time() -> None:
         few = drive(endpoint, ONE, LoadParameters(arrival="closed", users=3, requests=2))
     assert trace.ok.tolist() == [True] * 3
     assert few.ok.tolist() == [True] * 2
+
+
+@pytest.mark.parametrize(("outputs", "is_good"), [(((1,),), True), (((2,),), False), (((1,), (1,)), False), ((), True)])
+def test_answers_of_another_shape_have_failed(outputs: tuple[tuple[int, ...], ...], is_good: bool) -> None:
+    """The null server answers with one output of one value."""
+    with running() as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters(arrival="closed", users=2, requests=10), outputs=outputs)
+    assert set(trace.status.tolist()) == {OK if is_good else WRONG}
+    assert sum(trace.causes.values()) == (0 if is_good else 10)
 
 
 class _BreaksOff(BaseHTTPRequestHandler):

@@ -55,6 +55,7 @@ FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search b
 LONGEST_CONFIRMATION = 30.0  # seconds
 CONFIRMATION_PART = 0.15  # of the time for the search that its last load may take
 LEAST_CONFIRMATION = 5.0
+BEYOND = 4.0  # times a disturbed ceiling, which is a lower bound, that a search may go: each load says if it went
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 SHOWN_CAUSES = 3  # of answers that were not good
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
@@ -432,7 +433,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         slo.share,
         limit,
         first=FIRST_PART * session.first_rate,
-        ceiling=quality.SAFE_PART * session.most_rate,
+        ceiling=quality.SAFE_PART * session.most_rate * (1.0 if session.ceiling.is_undisturbed else BEYOND),
         tolerance=parameters.search_tolerance,
         longest=LONGEST_PART * parameters.search_budget,
         left=lambda: deadline - time.monotonic(),
