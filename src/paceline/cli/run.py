@@ -147,6 +147,8 @@ def command(
         if not dry_run:
             with nullcontext() if world is not None else warm_server(cpus) as warm:
                 cases = expand_here(suite, overrides, world, peer, filters)
+                for sends in dict.fromkeys(case.sends for case in cases if case.sends and not as_json):
+                    click.echo(sends, err=True)
                 sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm))
         cases = expand_here(suite, overrides, world, peer, filters)
         if profile is not None:
@@ -154,6 +156,8 @@ def command(
         for case in cases:
             line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
             click.echo(case.model_dump_json() if as_json else line)
+            if case.sends and not as_json:
+                click.echo(f"      {case.sends}")
         if not as_json:
             click.echo(_running.foreseen(cases, store), err=True)
 

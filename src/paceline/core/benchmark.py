@@ -192,6 +192,11 @@ class Benchmark(ABC, Generic[P]):
         return float(budget) + START_SECONDS if isinstance(budget, int | float) and budget > 0 else None
 
     @classmethod
+    def sends(cls, parameters: P) -> str:
+        """What a case sends to a server, in words, before it does; empty for one that sends nothing."""
+        return ""
+
+    @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """Heavy modules that the warm server should have imported before it forks a case.
 

@@ -79,6 +79,7 @@ class Case(BaseModel):
     position: int | None = None  # place in the order of measuring, from 0; None where that is the order of the suite
     require: bool = False  # whether it is a failure that the machine cannot do it
     expected: float | None = None  # seconds that it would take by its own account
+    sends: str = ""  # what it sends to a server, in words
     category: str = "other"  # what kind of benchmark it is, for reports
     origin: Origin = "local"  # a case from the network may not import a user's code
     env: dict[str, str] = Field(default_factory=dict)  # variables of its processes

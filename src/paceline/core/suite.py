@@ -279,7 +279,7 @@ def _expand_entry(
                 at_once=at_once and len(targets) > 1,
             )
             benchmark.check(parameters, case)
-            cases.append(case)
+            cases.append(case.model_copy(update={"sends": benchmark.sends(parameters)}))
         if nodes not in (None, here.nodes):
             remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
             message = f"its layout is for {nodes} nodes, but it would run on {here.nodes}: {remedy}"
