@@ -10,7 +10,7 @@ from typing import Any
 from paceline.analysis.node_summary import SummaryLine, rounded
 from paceline.core.grouping import group_by
 from paceline.report.document import Block, Document, Section, Table
-from paceline.report.workbook import add_sheet, append_row, new_workbook, saved
+from paceline.report.export.xlsx import add_sheet, append_row, new_workbook, saved
 
 HEADERS = ("metric", "statistics", "values", "unit")
 

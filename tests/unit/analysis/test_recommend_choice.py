@@ -19,7 +19,7 @@ from paceline.analysis.recommend.choice import (
     score,
     with_users,
 )
-from paceline.analysis.recommend.evidence import Evidence, LeftOut, evidence
+from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad, evidence
 from paceline.analysis.recommend.question import Question, SloLimit, bounds_of, read_bounds
 from support.recommend_points import answered, asked, point
 from support.records import literal_run, sample_run

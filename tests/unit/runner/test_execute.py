@@ -19,6 +19,7 @@ import pytest
 from paceline.core.record import Cause, CauseKind, Outcome, Result
 from paceline.runner import case_log, execute, stacks
 from paceline.runner.channel import Channel
+from paceline.runner.control_group import MemoryWatch
 from paceline.runner.execute import (
     AFTERMATH_SECONDS,
     LINGER_SECONDS,
@@ -31,7 +32,6 @@ from paceline.runner.execute import (
     rank_environment,
 )
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.memory_watch import MemoryWatch
 from support.probing import probing_case
 from support.scripted_ranks import PATIENCE_SECONDS, Play, ScriptedRank, ScriptedServer, result, scripted
 
