@@ -164,6 +164,7 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
         ("interval", "±", _interval),
         ("at", "At", at),
         ("peak", "% of peak", lambda row: _of(row, "peak_share")),
+        ("product", "% of product", lambda row: _of(row, "product_share")),
         ("rate", "Rate", rate),
         *(storage if category == Category.STORAGE else [("time", "Time", time)]),
         ("pace", "Pace", _pace),
