@@ -20,7 +20,8 @@ from paceline.models._modules.decoder import Decoder, GatedFeedForward, gated
 if TYPE_CHECKING:
     from paceline.models.mixtral import MoeShape
 
-_grouped_mm: Callable[..., Tensor] | None = getattr(F, "grouped_mm", getattr(torch, "_grouped_mm", None))
+# From torch 2.10 on; the private one of earlier versions wants groups of 8 rows, and otherwise ends the process.
+_grouped_mm: Callable[..., Tensor] | None = getattr(F, "grouped_mm", None)
 
 
 def grouped_linear(x: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
