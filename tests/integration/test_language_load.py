@@ -147,6 +147,28 @@ def test_answers_of_another_length_are_reported() -> None:
         assert trace_metrics.lengths(trace, [32] * 20, [16] * 20, is_fresh=True) == []
 
 
+def test_a_trace_hits_the_cache_as_often_as_its_hashes_say(tmp_path: Path) -> None:
+    hashes = [[1, 2], [1, 2, 3], [1], [4, 2], [1, 2, 3, 5], []]
+    lengths = [1024, 1300, 512, 1024, 2048, 100]
+    rows = zip(lengths, hashes, strict=True)
+    lines = [
+        {"timestamp": 50 * row, "input_length": length, "output_length": row + 1, "hash_ids": blocks}
+        for row, (length, blocks) in enumerate(rows)
+    ]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    load = LoadParameters(arrival="trace", file=file)
+    with serving(Manner(block=512)) as served:
+        made = PromptMaker(RequestParameters(), served.endpoint, 1, None, load.recorded()).made()
+        # One user, so that nothing is asked for before the answer to what it shares has come.
+        one = LoadParameters(arrival="closed", users=1, requests=6)
+        trace = drive(served.endpoint, made.prepared, one, streaming=True, in_turn=True, fresh=made.fresh)
+    assert trace.prompt_tokens is not None and trace.prompt_tokens.tolist() == lengths
+    assert trace.output_tokens is not None and trace.output_tokens.tolist() == [1, 2, 3, 4, 5, 6]
+    cached = 0 + 1024 + 512 + 0 + 1024 + 0  # the third block of the second prompt is not full
+    assert of(trace)["cached_prompt_share"].value == pytest.approx(100.0 * cached / sum(lengths), rel=0.01)
+
+
 # ---- the whole command
 
 
@@ -182,6 +204,17 @@ def test_limits_hold_for_everything_that_is_sent(sandbox: Sandbox) -> None:
         measured(sandbox, served, *flags, "--limits.requests", "30")
         assert len(served.bodies) == 30
     assert np.diff(served.times).max() < 60.0
+
+
+def test_a_file_that_cannot_be_sent_is_refused_by_a_dry_run(sandbox: Sandbox, tmp_path: Path) -> None:
+    good, bad = tmp_path / "sharegpt.json", tmp_path / "bad.json"
+    good.write_text(json.dumps([{"id": "a", "conversations": [{"from": "human", "value": "Hello?"}]}]))
+    bad.write_text(json.dumps([{"id": "a", "turns": ["Hello?"]}]))
+    server = ("--server", '{kind: url, url: "http://127.0.0.1:9/v1", model: m}', "--wire", "openai-chat")
+    for file, code in ((good, 0), (bad, 2)):
+        asked = sandbox.ask("run", "serve", *server, "--load.rate", "5", "--requests.dataset", str(file), "--dry-run")
+        assert asked.returncode == code, asked.stderr
+    assert "ShareGPT" in asked.stderr
 
 
 def test_what_is_known_to_be_beyond_a_limit_is_refused_before_anything_is_sent(sandbox: Sandbox) -> None:

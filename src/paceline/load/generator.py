@@ -92,9 +92,8 @@ class LoadPlan(LoadShare):
         if self.loop != "open":
             requests = None if self.requests is None else min(self.requests, most)
             return replace(self, requests=requests, users=min(self.users, most), most=most)
-        ways = {"up": self.up, "down": self.down}
-        cut = {name: None if way is None else way[:most] for name, way in ways.items()}
-        return replace(self, intended=self.intended[:most], kinds=self.kinds[:most], **cut)
+        up, down = (None if way is None else way[:most] for way in (self.up, self.down))
+        return replace(self, intended=self.intended[:most], kinds=self.kinds[:most], up=up, down=down)
 
     def workers(self, cores: int, cost: float = 1.0) -> int:
         """How many processes: as many as such requests of this rate or these users need, one per core at most."""

@@ -301,15 +301,16 @@ class Log:
 
     def settle(self) -> None:
         """Judge what is held."""
+        if self.judge is None:
+            return
         verdicts: dict[tuple[int, int], str] = {}
-        for row, body in self.bodies.items() if self.judge is not None else ():
+        for row, body in self.bodies.items():
             kind = self.kind(row)
             if (kind, id(body)) not in verdicts:
                 verdicts[kind, id(body)] = self.judge(kind, body)
             if problem := verdicts[kind, id(body)]:
                 self.problems[row] = problem
-        if self.judge is not None:
-            self.bodies, self.latest, self.held = {}, {}, 0
+        self.bodies, self.latest, self.held = {}, {}, 0
 
     def wants_body(self, kind: int) -> bool:
         """Whether an answer of this kind is one to keep."""

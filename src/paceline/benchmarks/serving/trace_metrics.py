@@ -235,7 +235,7 @@ def _tokens(trace: Trace) -> list[Measurement]:
         if counted.any():
             part = trace.cached_tokens[counted].sum() / trace.prompt_tokens[counted].sum()
             measurements.append(Measurement.of_value(CACHED, 100.0 * float(part)))
-    has_chunks = ok & np.array([len(times) > 0 for times in trace.chunks or [()] * len(trace)])
+    has_chunks = ok & np.array([len(times) > 0 for times in trace.chunks or [np.empty(0)] * len(trace)])
     if trace.chunks is None or not has_chunks.any():
         if _are_counted(trace) and trace.output_tokens is not None:
             measurements.append(rate(TOKEN_THROUGHPUT, (trace.done - begin)[ok], span, work=trace.output_tokens[ok]))
