@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.analysis.compare.rounds import MARKS
 from paceline.analysis.explain.budget import Traced, budget, operations, traced_case
 from paceline.analysis.explain.candidates import Candidate, candidates
 from paceline.analysis.roofline import KnownCeilings
@@ -123,9 +124,7 @@ def _outcome(alternation: Alternation, one: Candidate) -> Trial:
 
 def agreement(records: list[Record], setting: str) -> str:
     """Whether the changed side computes what the original does, as far as its records tell."""
-    first, second = (
-        next((one for one in reversed(records) if one.case.title.endswith(mark)), None) for mark in _marks()
-    )
+    first, second = (next((one for one in reversed(records) if one.case.title.endswith(mark)), None) for mark in MARKS)
     if first is None or second is None:
         return "not compared"
     wrong = next((one.message for one in second.warnings if one.kind in WRONG), None)
@@ -138,12 +137,6 @@ def agreement(records: list[Record], setting: str) -> str:
     if losses:
         return f"the first losses differ by at most {max(losses):.2%}"
     return f"compared with uncompiled, {said}" if said else "not compared"
-
-
-def _marks() -> tuple[str, str]:
-    from paceline.analysis.compare.rounds import MARKS
-
-    return MARKS[0], MARKS[1]
 
 
 def _losses(first: Record, second: Record) -> Iterator[float]:

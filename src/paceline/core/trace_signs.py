@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -141,7 +141,6 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
 
     kernels = [event for event in events if event.on_device]
     ops = list(_operators([event for event in events if not event.on_device], kernels, is_inside, on_device=on_device))
-    waits = [event for event in events if not event.on_device and _WAITING.search(event.name) and is_inside(event)]
     busy = union((event.start, event.end) for event in kernels)
     work = [op for op in ops if op.seconds > 0 and not op.is_loading and KINDS[op.group] != "other"]
     found = [
@@ -150,7 +149,7 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
         _casts(work),
         _layout(work, kernels, ops),
         _attention(work),
-        _waiting(waits, busy),
+        _waiting([op for op in ops if _WAITING.search(op.event.name)], busy),
     ]
     saved, fewer = _fusible(work)
     return StepDetails(
@@ -167,7 +166,7 @@ def _per_step(sign: Sign, steps: int) -> Sign:
 
 
 def _operators(
-    events: list[TraceEvent], kernels: list[TraceEvent], is_inside: Any, *, on_device: bool
+    events: list[TraceEvent], kernels: list[TraceEvent], is_inside: Callable[[TraceEvent], bool], *, on_device: bool
 ) -> Iterator[_Op]:
     """Operators and calls of the runtime within the steps, in order, each with its time and place in the code."""
     spent: dict[Any, float] = defaultdict(float)
@@ -192,20 +191,19 @@ def _placed(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, str, boo
         while around and (around[-1][0].end <= event.start or around[-1][0].lane != event.lane):
             around.pop()
         where, is_loading = around[-1][1:] if around else ("", False)
-        if event.category == "python_function":
-            frame = _FRAME.match(event.name)
-            if frame and _LOADING in frame["file"]:
-                is_loading = True
-            elif frame and not _NOT_THE_USERS.search(frame["file"]):
-                where = f"{frame['file']}:{frame['line']} ({frame['function']})"
+        frame = _FRAME.match(event.name) if event.category == "python_function" else None
+        number = event.arguments.get("Sequence number")
+        if frame and _LOADING in frame["file"]:
+            is_loading = True
+        elif frame and not _NOT_THE_USERS.search(frame["file"]):
+            where = f"{frame['file']}:{frame['line']} ({frame['function']})"
         elif event.name.startswith("enumerate(DataLoader)"):
             is_loading = True
-        else:
-            number = event.arguments.get("Sequence number")
-            if event.name.startswith("autograd::engine"):
-                where = forward.get(number, where)
-            elif where and number is not None:
-                forward[number] = where
+        elif event.name.startswith("autograd::engine"):
+            where = forward.get(number, where)
+        elif where and number is not None:
+            forward[number] = where
+        if event.category != "python_function" or _WAITING.search(event.name):
             yield event, where, is_loading, not any(one.is_operator for one, *_ in around)
         around.append((event, where, is_loading))
 
@@ -313,14 +311,14 @@ def _attention(work: Sequence[_Op]) -> Sign | None:
     return Sign(kind="math-attention", calls=len(softmax), seconds=seconds, detail=detail, where=_places(softmax))
 
 
-def _waiting(waits: Sequence[TraceEvent], busy: list[Span]) -> Sign | None:
+def _waiting(waits: Sequence[_Op], busy: list[Span]) -> Sign | None:
     """Waiting for data, files or other threads while the device has nothing to do."""
-    spans = union((event.start, event.end) for event in waits)
+    spans = union((op.event.start, op.event.end) for op in waits)
     seconds = (length(spans) - length(overlap(spans, busy))) / 1e9
     if not seconds > 0:
         return None
-    names = sorted({event.name.partition("#")[0].strip("<>") for event in waits})
-    return Sign(kind="data-wait", calls=len(waits), seconds=seconds, detail=", ".join(names))
+    names = ", ".join(sorted({op.event.name.partition("#")[0].strip("<>") for op in waits}))
+    return Sign(kind="data-wait", calls=len(waits), seconds=seconds, detail=names, where=_places(waits))
 
 
 def _fusible(work: Sequence[_Op]) -> tuple[float, int]:

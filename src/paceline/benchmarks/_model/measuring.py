@@ -161,7 +161,7 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
         measured = next(one.value for one in result.measurements if one.metric.name == STEP_TIME.name)
         steps = ranks.smallest(trace.steps_to_trace(measured))
         taken = trace.take(step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
-        details = _details(session, step)
+        details = _details(session, step, min(steps, DETAILED_STEPS))
         if ranks.rank > 0:
             return
         on_device = device.kind.is_accelerator
@@ -189,18 +189,17 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
 DETAILED_STEPS = 2  # after one that is left out: recompiling alternates
 
 
-def _details(session: StepSession[Any], step: Callable[[], object]) -> StepDetails | None:
+def _details(session: StepSession[Any], step: Callable[[], object], steps: int) -> StepDetails | None:
     """What a second, slower trace shows of the operators; None where there is none."""
     device, before = session.device, _recompiled()
     try:
-        taken = trace.take(
-            step, device, steps=DETAILED_STEPS, in_flight=1, all_ready=session.ranks.all_agree, detailed=True
-        )
+        agree = session.ranks.all_agree
+        taken = trace.take(step, device, steps=steps, in_flight=1, all_ready=agree, detailed=True)
     except Exception:  # as above; the first trace has what the report needs
         return None
     details = step_details(read_events(taken), on_device=device.kind.is_accelerator)
     recompiled = [
-        Sign(kind="recompilation", calls=(count - before.get(where, (0, ""))[0]) / DETAILED_STEPS, where=where,
+        Sign(kind="recompilation", calls=(count - before.get(where, (0, ""))[0]) / steps, where=where,
              detail=f"compiled again {count} times in all: {reason}")
         for where, (count, reason) in _recompiled().items()
         if count > 1
