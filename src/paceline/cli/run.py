@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.api.fleet import Plan
+    from paceline.core.run import RunRecords
     from paceline.core.suite import Suite
 
 DEFAULT_SUITE = "quick"
@@ -56,6 +57,7 @@ class RunCommand(CaseCommand):
 @click.option(
     "--profile", metavar="[DIR]", help="Trace a few more steps of each model: where the time goes, kernel by kernel."
 )
+@click.option("--explain", is_flag=True, help="Trace as --profile does, and explain each step as 'paceline explain'.")
 @click.option("--store", metavar="PATH|URL", help="Where results go: a SQLite file or postgresql://...")
 @click.option("--resume", metavar="RUN", help="Do only what is missing of an earlier run.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: also what did not succeed.")
@@ -84,6 +86,7 @@ def command(
     peer: str | None,
     tags: tuple[str, ...],
     profile: str | None,
+    explain: bool,
     store: str | None,
     resume: str | None,
     retry_failed: bool,
@@ -108,6 +111,7 @@ def command(
     from paceline.api.running import affinity_of, check_tag, folder_of, others, refuse_if_none_can, warm_server
     from paceline.cli import _running
 
+    profile = "" if explain and profile is None and resume is None else profile
     overrides = read_flags(flags) | read_settings(settings)
     if resume is not None and (what is not None or overrides or peer is not None or tags or filters):
         message = "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
@@ -122,7 +126,8 @@ def command(
         check_tag(tag)
     if retry_failed and resume is None:
         raise InputError("retry-without-resume", "--retry-failed goes with --resume RUN", key="--retry-failed")
-    output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
+    answer = _explained(as_json=as_json) if explain else None
+    output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path, answer=answer)
     if dry_run and resume is not None:
         message = "--dry-run does not go with --resume; 'paceline results' shows what is missing"
         raise InputError("dry-run-with-resume", message, key="--dry-run")
@@ -209,3 +214,21 @@ def _fleet_plan(
                 raise
     _ = plan.shell  # which refuses a shell that is none
     return plan
+
+
+def _explained(*, as_json: bool) -> Callable[[RunRecords], None]:
+    """Shows the table of a run's cases, and then where the time of each that was traced went."""
+
+    def answer(records: RunRecords) -> None:
+        from paceline.api.sources import known_ceilings
+        from paceline.cli._explaining import Explaining
+        from paceline.report.run.document import show
+
+        ceilings = known_ceilings(records)
+        if not as_json:
+            show(records, ceilings=ceilings)
+        for record in records.records:
+            if record.trace is not None and record.trace.spent is not None:
+                Explaining(records, record, ceilings, as_json=as_json).show()
+
+    return answer
