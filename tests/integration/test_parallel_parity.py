@@ -23,9 +23,22 @@ KEEP_LITTLE = {"checkpointing": True}
 FSDP = {"shard": "fsdp"}
 
 
+GROUPED = {"key_heads": 2}  # two heads for each
+FEW_EXPERTS = GROUPED | {"experts": 4}
+MORE: dict[str, dict[str, object]] = {"llama": dict(GROUPED), "mixtral": dict(FEW_EXPERTS)}  # of a model in all layouts
+
+
 def mesh(data: int, tensor: int, pipeline: int, micro_batch: int, schedule: str = "auto") -> dict[str, object]:
     sizes = {"data": data, "tensor": tensor, "pipeline": pipeline, "micro_batch": micro_batch}
     return sizes | ({} if schedule == "auto" else {"schedule": schedule})
+
+
+def context(ranks: int) -> dict[str, object]:
+    return {"context": ranks}
+
+
+def expert(ranks: int) -> dict[str, object]:
+    return {"expert": ranks}
 
 
 LAYOUTS: dict[str, list[dict[str, object]]] = {
@@ -52,9 +65,29 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {
         mesh(1, 2, 2, micro_batch=4) | KEEP_LITTLE | SPLIT_TOKENS,
         mesh(2, 2, 2, micro_batch=2) | FSDP,
     ],
+    "llama": [
+        mesh(1, 1, 1, micro_batch=4) | context(2),
+        mesh(2, 2, 1, micro_batch=4) | FSDP | SPLIT_TOKENS | KEEP_LITTLE,
+        mesh(2, 1, 2, micro_batch=2),
+        mesh(2, 1, 1, micro_batch=2) | context(4) | FSDP,
+        mesh(1, 2, 1, micro_batch=4) | context(2) | SPLIT_TOKENS | KEEP_LITTLE,
+        mesh(1, 1, 2, micro_batch=2, schedule="zero-bubble"),
+    ],
+    "mixtral": [
+        mesh(2, 1, 1, micro_batch=4) | expert(2),
+        mesh(2, 2, 1, micro_batch=4) | FSDP | SPLIT_TOKENS | KEEP_LITTLE,
+        mesh(4, 1, 1, micro_batch=1) | expert(2) | FSDP,
+        mesh(4, 1, 1, micro_batch=2) | expert(4) | KEEP_LITTLE,
+        mesh(2, 2, 1, micro_batch=2) | expert(2),
+        mesh(2, 1, 2, micro_batch=2) | expert(2) | context(2),
+    ],
 }
-# The others take minutes: these are a data, a tensor, a pipeline and a sharded layout, and one wrong gradient.
-SHORT = ("gpt2 alone", "gpt2 0", "gpt2 1", "gpt2 2", "bert alone", "bert 0", "scale")
+# The others take minutes: these are a data, a tensor, a pipeline, a sharded, a context- and an expert-parallel layout,
+# and one wrong gradient.
+SHORT = (
+    *("gpt2 alone", "gpt2 0", "gpt2 1", "gpt2 2", "bert alone", "bert 0"),
+    *("llama alone", "llama 0", "mixtral alone", "mixtral 0", "scale"),
+)
 WRONG = {
     "scale": mesh(1, 1, 2, micro_batch=2),
     "weight": mesh(2, 1, 1, micro_batch=4),
@@ -70,7 +103,13 @@ PLACES = [(model, place) for model, layouts in LAYOUTS.items() for place in rang
 
 def shown(model: str, place: int) -> str:
     layout = LAYOUTS[model][place]
-    more = [str(value if key in ("schedule", "shard") else key) for key, value in layout.items() if key not in ALONE]
+    named = ("schedule", "shard")
+    counted = ("context", "expert")
+    more = [
+        str(value) if key in named else f"{key}{value}" if key in counted else key
+        for key, value in layout.items()
+        if key not in ALONE
+    ]
     sizes = "x".join(str(layout[axis]) for axis in ("data", "tensor", "pipeline"))
     return "-".join([model, sizes, *(word for word in more if word not in ("data", "tensor", "pipeline"))])
 
@@ -84,8 +123,9 @@ def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterat
     """Everything in one run, by name; or what the short tests need."""
     cases: dict[str, dict[str, object]] = {}
     for model, layouts in LAYOUTS.items():
-        cases[f"{model} alone"] = COMMON | ALONE | {"model": model}
-        cases |= {f"{model} {place}": COMMON | layout | {"model": model} for place, layout in enumerate(layouts)}
+        one = COMMON | MORE.get(model, {}) | {"model": model}
+        cases[f"{model} alone"] = one | ALONE
+        cases |= {f"{model} {place}": one | layout for place, layout in enumerate(layouts)}
     faulty = COMMON | {"benchmark": "faulty-parallel", "model": "gpt2"}
     cases |= {fault: faulty | layout | {"fault": fault} for fault, layout in WRONG.items()}
     plain = mesh(2, 1, 2, micro_batch=2)

@@ -22,9 +22,9 @@ _MEASURING = {
 }
 _CHOICES = (
     "server", "wire", "precision", "batch_size", "compile", "channels_last", "autotune", "graph", "deterministic",
-    "in_flight", "engine", "backend", "tensor_cores", "data", "tensor", "pipeline", "checkpointing", "micro_batch",
-    "schedule", "shard", "sequence_parallel", "fp8_recipe", "threads", "zero_stage", "tensor_parallel",
-    "pipeline_parallel", "micro_batch_size", "code_base",
+    "in_flight", "engine", "backend", "tensor_cores", "data", "tensor", "pipeline", "context", "expert",
+    "checkpointing", "micro_batch", "schedule", "shard", "sequence_parallel", "fp8_recipe", "threads", "zero_stage",
+    "tensor_parallel", "pipeline_parallel", "micro_batch_size", "code_base",
 )  # fmt: skip
 _OF_LAYOUT = ("data", "tensor", "pipeline", "checkpointing", "micro_batch", "precision")
 _USUAL = ("auto", "off")  # values that go without saying
@@ -59,6 +59,7 @@ def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Co
         work = {name: value for name, value in work.items() if value != record.subject.layout}
         fields = layout.model_dump()
         choices |= {name: fields[name] for name in _OF_LAYOUT}
+        choices |= {name: fields[name] for name in ("context", "expert") if fields[name] > 1}
         work |= {name: fields[name] for name in ("model", "layers", "global_batch")}
     for name in _CHOICES:
         value = work.pop(name, None)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import geometric_mean, median
-from typing import get_args
 
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.plan.calibrate import V100_NODES, Calibration, Observation, calibration, miss
@@ -18,7 +17,7 @@ from paceline.core.layout import Layout, LayoutPrecision, ModelFamily
 from paceline.core.quantity import show_duration, show_scaled
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
-from paceline.core.transformer import Transformer, as_published, transformer
+from paceline.core.transformer import PLANNED, Transformer, as_published, transformer
 from paceline.machine.profile import identity_of, load_profile
 
 REFERENCE = "H200"  # whose rows the assumptions about any GPU are fitted to
@@ -145,6 +144,7 @@ def _of_parallel(record: Record) -> tuple[Transformer, Layout] | None:
         return None
     parameters = ParallelParameters.read(record.case.parameters)
     has_formula = parameters.schedule_name in ("", "1f1b") and parameters.shard == "replicate"
+    has_formula = has_formula and parameters.layout.model in PLANNED
     if not has_formula or parameters.sequence_parallel or parameters.layout.precision == "fp8":
         return None
     return parameters.transformer, parameters.layout
@@ -165,7 +165,7 @@ def _of_train(record: Record) -> tuple[Transformer, Layout] | None:
     spec = MODELS.registry().entries.get(subject.model)
     if spec is None or precision not in ("fp32", "fp16", "bf16"):
         return None
-    family: ModelFamily | None = next((name for name in get_args(ModelFamily) if name == spec.family), None)
+    family: ModelFamily | None = next((name for name in PLANNED if name == spec.family), None)
     if family is None:
         return None
     sizes = [spec.settings[name] for name in ("layers", "hidden", "heads", "sequence", "vocabulary")]

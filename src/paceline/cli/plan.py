@@ -17,7 +17,7 @@ from paceline.core.errors import InputError, unknown
 from paceline.core.layout import LayoutPrecision, ModelFamily
 from paceline.core.quantity import parse_size, show_count, show_size
 from paceline.core.subject import FloatPrecision
-from paceline.core.transformer import Transformer, as_published, transformer
+from paceline.core.transformer import PLANNED, Transformer, as_published, transformer
 from paceline.devices import device_count
 from paceline.report.render import terminal
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.report.document import Document
 
 
-FAMILIES: dict[str, ModelFamily] = {name: name for name in get_args(ModelFamily)}
+FAMILIES: dict[str, ModelFamily] = {name: name for name in PLANNED}
 BATCH_PER_GPU = 32
 HEAD_SIZE = 64
 MOST = 1_000_000  # of anything that a layout counts

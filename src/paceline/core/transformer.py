@@ -13,7 +13,7 @@ TRAINING_FACTOR = 3  # the backward pass takes two products for each one of the 
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """A BERT or GPT-2 of any size; the feed-forward layer is four times as wide as the hidden state."""
+    """A transformer of any size; that of BERT and GPT-2 has a feed-forward layer of four times the hidden size."""
 
     family: ModelFamily
     layers: int
@@ -24,16 +24,33 @@ class Transformer:
     scored: int  # tokens of a sample that the head predicts
     even_stages: bool = False  # whether pipeline stages share the layers evenly, though the last has the head as well
     fused_attention: bool = True  # one kernel, which skips masked scores and writes none; otherwise all are written
+    key_heads: int = 0  # of keys and values in Llama and Mixtral
+    feed_forward: int = 0  # width between the products of their feed-forward layer, or of one expert
+    experts: int = 0  # of Mixtral's feed-forward layer
+    experts_used: int = 0  # by each token
 
     @property
     def causal(self) -> bool:
         """Whether a token attends only to those before it."""
-        return self.family == "gpt2"
+        return self.family != "bert"
 
     def padded_vocabulary(self, tensor: int) -> int:
         """Entries of the vocabulary once every tensor-parallel rank has a multiple of 128 of them."""
         step = VOCABULARY_ALIGNMENT * tensor
         return -(-self.vocabulary // step) * step
+
+    @property
+    def products(self) -> int:
+        """Weights of one layer that each token is multiplied with: 12 h^2, or 2 h (h + k) + e (3 h f) + h E.
+
+        In Llama and Mixtral k is the width of all keys, f that of the feed-forward layer, e the experts of each token
+        (1 where there are none) and E those that the router chooses from.
+        """
+        if not self.feed_forward:
+            return 12 * self.hidden**2
+        attention = 2 * self.hidden * (self.hidden + self.hidden // self.heads * self.key_heads)
+        gated = 3 * self.hidden * self.feed_forward * (self.experts_used or 1)
+        return attention + gated + self.hidden * self.experts
 
     @property
     def layer_parameters(self) -> int:
@@ -57,8 +74,8 @@ class Transformer:
         return self.hidden**2 + 3 * self.hidden + self.padded_vocabulary(tensor) // tensor
 
     def linear_flops(self, samples: int) -> float:
-        """Training FLOPs of the products with weights in one layer: 3 x 24 h^2 a token."""
-        return float(TRAINING_FACTOR * samples * self.sequence * 24 * self.hidden**2)
+        """Training FLOPs of the products with weights in one layer: 3 x 2 a weight and token."""
+        return float(TRAINING_FACTOR * samples * self.sequence * 2 * self.products)
 
     def attention_flops(self, samples: int) -> float:
         """Training FLOPs of attention's scores and sums in one layer: 3 x 4 s h a token, masked or not."""
@@ -114,8 +131,11 @@ def _share_out(layers: int, stages: int, head: float) -> tuple[int, ...]:
     return tuple(counts)
 
 
-VOCABULARIES: dict[ModelFamily, int] = {"bert": 21128, "gpt2": 50257}
-SEQUENCES: dict[ModelFamily, int] = {"bert": 512, "gpt2": 1024}
+VOCABULARIES: dict[ModelFamily, int] = {"bert": 21128, "gpt2": 50257, "llama": 128256, "mixtral": 32000}
+SEQUENCES: dict[ModelFamily, int] = {"bert": 512, "gpt2": 1024, "llama": 2048, "mixtral": 2048}
+PLANNED: tuple[ModelFamily, ...] = ("bert", "gpt2")  # whose memory and time in a layout have formulas
+GATE_BLOCK = 16  # neighbouring rows of a gate: in 16 bits as many bytes as a GPU's memory hands out at once
+HEADS_PER_KEY = 4  # as in Llama 3 8B and Mixtral 8x7B, if the heads can be divided so
 MASKED_PERCENT = 15
 MASKED_ALIGNMENT = 16
 
@@ -127,13 +147,26 @@ def transformer(
     heads: int = 16,
     sequence: int | None = None,
     vocabulary: int | None = None,
+    *,
+    key_heads: int | None = None,
+    feed_forward: int | None = None,
+    experts: int | None = None,
+    experts_used: int | None = None,
 ) -> Transformer:
     """A model of the family with the sizes that published comparisons of layouts use, unless given otherwise.
 
-    GPT-2 predicts every token, BERT those that are masked: 15 %, rounded up to a multiple of 16.
+    BERT predicts the tokens that are masked: 15 %, rounded up to a multiple of 16; the others predict every token.
     """
     tokens = sequence or SEQUENCES[family]
     masked = -(-tokens * MASKED_PERCENT // (100 * MASKED_ALIGNMENT)) * MASKED_ALIGNMENT
+    decoder: dict[str, int] = {}
+    if family in ("llama", "mixtral"):
+        decoder = {
+            "key_heads": key_heads or heads // (1 if heads % HEADS_PER_KEY else HEADS_PER_KEY),
+            "feed_forward": feed_forward or 7 * hidden // 2,
+        }
+    if family == "mixtral":
+        decoder |= {"experts": experts or 8, "experts_used": experts_used or 2}
     return Transformer(
         family=family,
         layers=layers,
@@ -141,7 +174,8 @@ def transformer(
         heads=heads,
         sequence=tokens,
         vocabulary=vocabulary or VOCABULARIES[family],
-        scored=tokens if family == "gpt2" else min(tokens, masked),
+        scored=tokens if family != "bert" else min(tokens, masked),
+        **decoder,
     )
 
 

@@ -18,6 +18,8 @@ ModelTask = Literal[
     "object detection",
     "language modelling",
     "masked language modelling",
+    "sequence to sequence",
+    "image generation",
     "sequence classification",
     "speech recognition",
     "vector classification",
@@ -138,6 +140,16 @@ def classification_batch(
             inputs[row].random_(vocabulary, generator=generator)
         labels[row].random_(classes, generator=generator)
     return Batch(inputs=(inputs,), targets=(labels,))
+
+
+def make_text(sequence: int, vocabulary: int, samples: int, generator: torch.Generator) -> Batch:
+    """Random tokens, each to be predicted from those before it."""
+    import torch
+
+    tokens = torch.empty(samples, sequence + 1, dtype=torch.int64, device=generator.device)
+    for row in tokens:  # row by row: the first samples must not depend on how many follow
+        row.random_(vocabulary, generator=generator)
+    return Batch(inputs=(tokens[:, :-1].contiguous(),), targets=(tokens[:, 1:].contiguous(),))
 
 
 def class_loss(logits: Tensor, batch: Batch) -> Tensor:

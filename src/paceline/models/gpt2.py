@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from paceline.core.transformer import transformer
-from paceline.models.base import Batch, ModelSpec, Workload, build_scaled, token_loss
-
-if TYPE_CHECKING:
-    import torch
+from paceline.models.base import ModelSpec, Workload, build_scaled, make_text, token_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +34,11 @@ def build_gpt2(shape: Gpt2Shape) -> Workload:
         raise ValueError(f"a sequence of {sequence} tokens does not fit into a context of {shape.context}")
     return Workload(
         module=Gpt2(**sizes),
-        make_batch=partial(_make_batch, shape),
+        make_batch=partial(make_text, sequence, shape.vocabulary),
         loss=token_loss,
         tokens_per_sample=sequence,
         answer=lambda logits: likeliest(logits[:, -1:]),  # of the next token
     )
-
-
-def _make_batch(shape: Gpt2Shape, samples: int, generator: torch.Generator) -> Batch:
-    import torch
-
-    tokens = torch.empty(samples, shape.sequence + 1, dtype=torch.int64, device=generator.device)
-    for row in tokens:  # row by row: the first samples must not depend on how many follow
-        row.random_(shape.vocabulary, generator=generator)
-    return Batch(inputs=(tokens[:, :-1].contiguous(),), targets=(tokens[:, 1:].contiguous(),))
 
 
 def _spec(size: str, parameters: int, batch_size: int, shape: Gpt2Shape) -> ModelSpec:

@@ -17,12 +17,14 @@ FAMILIES = {"BERT": "bert", "GPT-2": "gpt2"}
 counts = st.integers(1, 4096)
 layouts = st.builds(
     Layout,
-    model=st.sampled_from(["bert", "gpt2"]),
+    model=st.sampled_from(["bert", "gpt2", "llama", "mixtral"]),
     layers=counts,
     precision=st.sampled_from(["fp32", "fp16", "bf16", "fp8"]),
     data=counts,
     tensor=counts,
     pipeline=counts,
+    context=counts,
+    expert=counts,
     checkpointing=st.booleans(),
     micro_batch=counts,
     global_batch=counts,
@@ -42,6 +44,19 @@ def test_the_parts_of_the_word() -> None:
     assert layout.checkpointing
     assert layout.world_size == 16
     assert layout.micro_batches == 16
+
+
+def test_ranks_for_tokens_and_for_experts_follow_the_mesh() -> None:
+    layout = Layout.parse("mixtral/nl8_bf16_4x2x1_cp2_ep4_ac_mb1_gb8_2n8g").check()
+    assert (layout.context, layout.expert) == (2, 4)
+    assert layout.world_size == 16  # experts lie on ranks that are there already
+    assert layout.micro_batches == 2
+    assert Layout.parse("gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g").expert == 1
+
+
+def test_experts_over_a_part_of_a_data_parallel_rank_are_refused() -> None:
+    with refused("layout-experts", says="d = 3 is not a multiple of ep = 2"):
+        Layout.parse("mixtral/nl8_bf16_3x1x1_ep2_mb1_gb3_1n3g").check()
 
 
 def test_every_published_row_is_read_and_one_contradicts_itself() -> None:

@@ -101,6 +101,8 @@ def test_a_partly_frozen_model_is_counted_not_multiplied() -> None:
 LARGER_SIBLINGS = [
     *("gpt2-large", "gpt2-xl", "resnet101", "resnet152", "resnext101_32x8d", "wide_resnet101_2"),
     *("densenet161", "densenet169", "densenet201"),
+    *("llama2-13b", "llama2-70b", "llama3-8b", "llama3-70b", "qwen2.5-7b", "qwen3-8b", "llama2-7b"),
+    *("mixtral-8x7b", "mixtral-8x22b", "deepseek-v2-lite", "t5-large", "dit-l-2", "dit-xl-2"),
 ]
 
 

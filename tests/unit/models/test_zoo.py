@@ -20,6 +20,9 @@ vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn
 mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2
 shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0
 squeezenet1_0 squeezenet1_1 alexnet googlenet inception_v3
+mixtral-8x300m mixtral-8x1b mixtral-8x7b mixtral-8x22b deepseek-v2-lite
+t5-small t5-base t5-large dit-s-2 dit-b-2 dit-l-2 dit-xl-2
+llama2-7b llama2-13b llama2-70b llama3.2-1b llama3-8b llama3-70b qwen2.5-0.5b qwen2.5-7b qwen3-0.6b qwen3-8b
 """
 # A smaller one of the same family has the same code; these take seconds each.
 LARGER_SIBLINGS = """
@@ -102,6 +105,9 @@ def test_one_training_step_and_one_inference_step(spec: ModelSpec) -> None:
     "name",
     [
         "gpt2-small",
+        "llama3.2-1b",
+        "t5-small",
+        "dit-s-2",
         "bert-base",
         "lstm",
         "lm-transformer",
@@ -152,7 +158,20 @@ def halves_its_loss(workload: Workload, steps: int, rate: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "lstm", "lm-transformer", "asr-transformer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2-small",
+        "llama3.2-1b",
+        "mixtral-8x300m",
+        "deepseek-v2-lite",
+        "t5-small",
+        "bert-base",
+        "lstm",
+        "lm-transformer",
+        "asr-transformer",
+    ],
+)
 def test_the_model_learns_one_batch(name: str) -> None:
     assert halves_its_loss(MODELS.registry().get(name).build("tiny"), steps=60, rate=3e-3)
 

@@ -200,7 +200,7 @@ class MeshOptimizer:
         self._rate = rate
         self._scale = scale
         self._ends = [stages[index] for index in sorted({0, stage_count - 1}) if index in stages]
-        self._is_tied_apart = stage_count > 1
+        self._is_tied_apart = stage_count > 1 and all(stage.tied for stage in stages.values())
         self.parameters: list[nn.Parameter] = [] if masters is None else masters.copies
         self._copies = len(self.parameters)  # these come first
         copies = set(self.parameters)
@@ -212,7 +212,8 @@ class MeshOptimizer:
                 # A second copy of the tied embedding is not a second parameter.
                 is_copy = self._is_tied_apart and index == stage_count - 1 and name == f"model.{TIED}.weight"
                 self.parameters.append(parameter)
-                shares.append(0.0 if is_copy else 1.0 / self._holders(parameter))
+                others = mesh.layout.expert if ".experts." in name else 1  # which hold other experts
+                shares.append(0.0 if is_copy else others / self._holders(parameter))
         self._shares = torch.tensor(shares, device=scale.value.device)
         self._local: list[nn.Parameter] = []  # what this rank holds of those that are not copies
         self._adamw: torch.optim.AdamW | None = None
@@ -284,7 +285,8 @@ class MeshOptimizer:
             mesh = parameter.device_mesh
             for axis, placement in enumerate(parameter.placements):
                 parts *= 1 if placement.is_replicate() else mesh.size(axis)
-        return self._mesh.layout.data * self._mesh.layout.tensor // parts
+        layout = self._mesh.layout
+        return layout.data * layout.context * layout.tensor // parts
 
 
 def _local_gradient(parameter: nn.Parameter) -> Tensor:

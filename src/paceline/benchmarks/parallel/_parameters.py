@@ -13,7 +13,7 @@ from paceline.core.errors import InputError
 from paceline.core.layout import EXAMPLE, Layout, LayoutPrecision, ModelFamily
 from paceline.core.network import FromNetwork
 from paceline.core.parameters import MeasuringParameters
-from paceline.core.transformer import SEQUENCES, Transformer, transformer
+from paceline.core.transformer import GATE_BLOCK, SEQUENCES, Transformer, transformer
 
 if TYPE_CHECKING:
     from paceline.models.base import Batch, Workload
@@ -23,6 +23,8 @@ def build(parameters: ParallelParameters) -> Workload:
     """The whole model on the current device, with weights from torch's global seed."""
     from paceline.models.bert import BertShape, build_bert
     from paceline.models.gpt2 import Gpt2Shape, build_gpt2
+    from paceline.models.llama import DecoderShape, build_llama
+    from paceline.models.mixtral import MoeShape, build_mixtral
 
     sizes = {
         "layers": parameters.layout.layers,
@@ -32,9 +34,15 @@ def build(parameters: ParallelParameters) -> Workload:
         "context": parameters.tokens,
         "sequence": parameters.tokens,
     }
+    model = parameters.transformer
     if parameters.layout.model == "gpt2":
         return build_gpt2(Gpt2Shape(**sizes))
-    return build_bert(BertShape(**sizes, masked=parameters.transformer.scored))
+    if parameters.layout.model in ("llama", "mixtral"):
+        sizes |= {"key_heads": model.key_heads, "feed_forward": model.feed_forward}
+        if parameters.layout.model == "llama":
+            return build_llama(DecoderShape(**sizes))
+        return build_mixtral(MoeShape(**sizes, experts=model.experts, experts_used=model.experts_used))
+    return build_bert(BertShape(**sizes, masked=model.scored))
 
 
 def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> Batch:
@@ -46,11 +54,18 @@ def draw(parameters: ParallelParameters, workload: Workload, data_rank: int) -> 
 _COUNTED = "all of attention's square, forward and backward as 3 x forward; recomputation and padding are no work"
 FLOPS_FORMULA = {
     "gpt2": f"Megatron-LM's: 72 B s L h^2 (1 + s/(6h) + V/(12Lh)); {_COUNTED}",
+    "llama": f"6 B s (L (2 h (h + k) + 3 h f + 2 s h) + h V), k the width of all keys, f of the feed-forward layer; "
+    f"{_COUNTED}",
+    "mixtral": f"6 B s (L (2 h (h + k) + 3 e h f + E h + 2 s h) + h V), k the width of all keys, f that of an expert, "
+    f"e of E experts used by a token; {_COUNTED}",
     "bert": f"Megatron-LM's for a head over m of s tokens: 72 B s L h^2 (1 + s/(6h) + (m/s) (V+h)/(12Lh)); {_COUNTED}",
 }
-LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4}
+LEARNING_RATE = {"gpt2": 1.5e-4, "bert": 1e-4, "llama": 1.5e-4, "mixtral": 1.5e-4}
 BERT_TOKENS = 104  # the mask token is the last of them
-LAYOUT_KEYS = ("model", "layers", "precision", "data", "tensor", "pipeline", "micro_batch", "global_batch")
+FAMILY_KEYS = {("llama", "mixtral"): ("key_heads", "feed_forward"), ("mixtral",): ("experts", "experts_used")}
+LAYOUT_KEYS = (
+    *("model", "layers", "precision", "data", "tensor", "pipeline", "context", "expert", "micro_batch", "global_batch"),
+)
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
 
@@ -105,7 +120,7 @@ class ParallelParameters(MeasuringParameters):
     case: Annotated[str | None, FromNetwork.matching("[a-z0-9-]+/[a-z0-9_]+")] = None
     """The whole layout in one word, like gpt2/nl24_fp16_2x2x4_ac_mb32_gb1024_2n8g; or write its parts instead"""
     model: ModelFamily | None = None
-    """gpt2 or bert; unset is gpt2"""
+    """gpt2, bert, llama or mixtral; unset is gpt2"""
     layers: int | None = Field(default=None, ge=1)
     """Transformer layers; unset is 24"""
     precision: LayoutPrecision | None = None
@@ -116,6 +131,10 @@ class ParallelParameters(MeasuringParameters):
     """Tensor-parallel ranks; unset is 1"""
     pipeline: int | None = Field(default=None, ge=1)
     """Pipeline-parallel ranks; unset is 1"""
+    context: int | None = Field(default=None, ge=1)
+    """llama, mixtral: ranks that have a part of the tokens of every sample each; unset is 1"""
+    expert: int | None = Field(default=None, ge=1)
+    """mixtral: of the data-parallel ranks, so many have a part of the experts each; unset is 1"""
     checkpointing: bool = False
     """Keep only the inputs of each layer and compute it again in the backward pass"""
     micro_batch: int | None = Field(default=None, ge=1)
@@ -123,11 +142,19 @@ class ParallelParameters(MeasuringParameters):
     global_batch: int | None = Field(default=None, ge=1)
     """Samples of a whole step; unset takes one micro-batch, in a pipeline two for each rank of it, on each data rank"""
     hidden: int = Field(default=1024, ge=1)
-    """Hidden size; the feed-forward layer is four times as wide"""
+    """Hidden size; the feed-forward layer of gpt2 and bert is four times as wide"""
     heads: int = Field(default=16, ge=1)
     """Attention heads"""
+    key_heads: int | None = Field(default=None, ge=1)
+    """llama, mixtral: heads of keys and values; unset is one for every 4 heads"""
+    feed_forward: int | None = Field(default=None, ge=1)
+    """llama, mixtral: width of the feed-forward layer, or of one expert; unset is 3.5 times the hidden size"""
+    experts: int | None = Field(default=None, ge=2)
+    """mixtral: experts of a feed-forward layer; unset is 8"""
+    experts_used: int | None = Field(default=None, ge=1)
+    """mixtral: experts that each token is sent to; unset is 2"""
     sequence: int | None = Field(default=None, ge=1)
-    """Tokens of a sample; unset is 1024 for gpt2 and 512 for bert"""
+    """Tokens of a sample; unset is 1024 for gpt2, 512 for bert and 2048 for llama and mixtral"""
     vocabulary: int | None = Field(default=None, ge=1)
     """Tokens of the vocabulary before it is padded to a multiple of 128 x tensor; unset is the tokenizer's"""
     schedule: Literal["auto"] | ScheduleName = "auto"
@@ -167,11 +194,13 @@ class ParallelParameters(MeasuringParameters):
             data=data,
             tensor=tensor,
             pipeline=pipeline,
+            context=self.context or 1,
+            expert=self.expert or 1,
             checkpointing=self.checkpointing,
             micro_batch=micro_batch,
             global_batch=self.global_batch or micro_batch * data * (2 * pipeline if pipeline > 1 else 1),
             nodes=1,
-            gpus=data * tensor * pipeline,
+            gpus=data * tensor * pipeline * (self.context or 1),
         )
 
     @property
@@ -195,7 +224,8 @@ class ParallelParameters(MeasuringParameters):
     def transformer(self) -> Transformer:
         """The sizes of the model, and what follows from them."""
         layout = self.layout
-        return transformer(layout.model, layout.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+        more = {name: getattr(self, name) for names in FAMILY_KEYS.values() for name in names}
+        return transformer(layout.model, layout.layers, self.hidden, self.heads, self.sequence, self.vocabulary, **more)
 
     @property
     def tokens(self) -> int:
@@ -221,11 +251,24 @@ class ParallelParameters(MeasuringParameters):
         try:
             layout = self.layout.check()
         except InputError as error:
-            parts = {"layout-batch": "global_batch", "layout-stages": "pipeline"}
+            parts = {"layout-batch": "global_batch", "layout-stages": "pipeline", "layout-experts": "expert"}
             raise error.within("", key="case" if self.case is not None else parts.get(error.code)) from None
         if self.hidden % self.heads:
             message = f"hidden = {self.hidden} is not a multiple of heads = {self.heads}"
             raise InputError("not-a-multiple", message, key="hidden", value=self.hidden)
+        for families, names in FAMILY_KEYS.items():
+            for name in names:
+                if layout.model not in families and getattr(self, name) is not None:
+                    message = f"{name} is for {' and '.join(families)}, but the model is {layout.model}; leave it out"
+                    raise InputError("key-does-not-apply", message, key=name, value=getattr(self, name))
+        if layout.model in ("llama", "mixtral"):
+            self._refuse_decoder()
+        elif layout.context > 1:
+            message = f"context splits rotary positions, which {layout.model} does not have: use llama or mixtral"
+            raise InputError("key-does-not-apply", message, key="context", value=layout.context)
+        if layout.expert > 1 and layout.model != "mixtral":
+            message = f"expert splits experts, which {layout.model} does not have: use mixtral"
+            raise InputError("key-does-not-apply", message, key="expert", value=layout.expert)
         if self.heads % layout.tensor:
             message = (
                 f"{self.heads} heads cannot be split over tensor = {layout.tensor} ranks: use a divisor of {self.heads}"
@@ -237,8 +280,9 @@ class ParallelParameters(MeasuringParameters):
         if self.sequence_parallel and layout.tensor == 1:
             message = "sequence_parallel splits over the tensor-parallel ranks, but tensor = 1; leave it out"
             raise InputError("key-does-not-apply", message, key="sequence_parallel", value=True)
-        if self.sequence_parallel and self.tokens % layout.tensor:
-            message = f"a sequence of {self.tokens} tokens cannot be split over tensor = {layout.tensor} ranks"
+        if self.sequence_parallel and self.tokens // layout.context % layout.tensor:
+            share = self.tokens // layout.context
+            message = f"a sequence of {share} tokens cannot be split over tensor = {layout.tensor} ranks"
             raise InputError("not-divisible", message, key="sequence", value=self.tokens)
         for name in ("fp8_recipe", "fp8_least"):
             if layout.precision != "fp8" and getattr(self, name) != type(self).model_fields[name].default:
@@ -249,6 +293,34 @@ class ParallelParameters(MeasuringParameters):
             raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)
         if layout.pipeline > 1:
             self._refuse_schedule()
+
+    def _refuse_decoder(self) -> None:
+        model, tensor = self.transformer, self.layout.tensor
+        if self.heads % model.key_heads:
+            message = f"heads = {self.heads} is not a multiple of key_heads = {model.key_heads}"
+            raise InputError("not-a-multiple", message, key="key_heads", value=model.key_heads)
+        if self.hidden // self.heads % 2:
+            size = self.hidden // self.heads
+            message = f"hidden / heads = {self.hidden} / {self.heads} = {size}: rotary positions need an even number"
+            raise InputError("not-a-multiple", message, key="heads", value=self.heads)
+        for name, parts in (("key_heads", 1), ("feed_forward", GATE_BLOCK)):
+            if getattr(model, name) % (tensor * parts) and tensor > 1:
+                message = (
+                    f"{name} = {getattr(model, name)} cannot be split over tensor = {tensor} ranks: "
+                    f"use a multiple of {tensor * parts}"
+                )
+                raise InputError("not-divisible", message, key=name, value=getattr(model, name))
+        if model.experts % self.layout.expert:
+            message = f"{model.experts} experts cannot be split over expert = {self.layout.expert} ranks"
+            raise InputError("not-divisible", message, key="expert", value=self.layout.expert)
+        if self.tokens % (2 * self.layout.context) and self.layout.context > 1:
+            message = (
+                f"a sequence of {self.tokens} tokens cannot be cut into 2 x context = {2 * self.layout.context} chunks"
+            )
+            raise InputError("not-divisible", message, key="sequence", value=self.tokens)
+        if model.experts_used > model.experts:
+            message = f"experts_used = {model.experts_used} is more than experts = {model.experts}"
+            raise InputError("too-large", message, key="experts_used", value=model.experts_used)
 
     def _refuse_schedule(self) -> None:
         layout, kind, name = self.layout, self.schedule_kind, self.schedule_name

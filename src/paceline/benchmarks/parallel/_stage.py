@@ -26,6 +26,8 @@ class Mesh:
     layout: Layout
     rank: int = 0
     device_mesh: Any = None  # by the name of an axis, the ranks that differ from this one along it alone
+    fine_mesh: Any = None  # where the axis `data` is made of replicas, context and experts: each by itself
+    expert_mesh: Any = None  # where there are experts: the ranks that hold the same ones are its axis `data`
     ends: Any = None  # the group of the first and the last pipeline rank, on these two alone
 
     @classmethod
@@ -33,28 +35,48 @@ class Mesh:
         """Every rank must call this at the same time."""
         if layout.world_size == 1:
             return cls(layout)
-        shape = (layout.pipeline, layout.data, layout.tensor)
-        device_mesh = init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "data", "tensor"))
+
+        def meshed(**sizes: int) -> Any:
+            return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+        pipeline, tensor, context, expert = layout.pipeline, layout.tensor, layout.context, layout.expert
+        replicas = layout.data // expert
+        # Ranks with other samples and ranks with other tokens train the same weights: they are one axis.
+        device_mesh = meshed(pipeline=pipeline, data=layout.data * context, tensor=tensor)
+        fine_mesh = expert_mesh = None
+        if context > 1 or expert > 1:
+            fine_mesh = meshed(pipeline=pipeline, replica=replicas, context=context, expert=expert, tensor=tensor)
+        if expert > 1:
+            expert_mesh = meshed(pipeline=pipeline, data=replicas * context, expert=expert, tensor=tensor)
         ends = None  # keeps the embedding of the first stage and the head of the last one equal
-        plane = layout.data * layout.tensor
+        plane = layout.data * context * tensor
         for first in range(plane if layout.pipeline > 1 else 0):
             pair = [first, (layout.pipeline - 1) * plane + first]
             group = distributed.new_group(pair)
             ends = group if rank in pair else ends
-        return cls(layout, rank, device_mesh, ends)
+        return cls(layout, rank, device_mesh, fine_mesh, expert_mesh, ends)
 
     @property
     def pipeline_rank(self) -> int:
-        return self.rank // (self.layout.data * self.layout.tensor)
+        return self.rank // (self.layout.data * self.layout.context * self.layout.tensor)
 
     @property
     def data_rank(self) -> int:
-        return self.rank // self.layout.tensor % self.layout.data
+        """Which of the samples; context lies between replicas and experts."""
+        layout = self.layout
+        expert = self.rank // layout.tensor % layout.expert
+        replica = self.rank // (layout.tensor * layout.expert * layout.context) % (layout.data // layout.expert)
+        return replica * layout.expert + expert
+
+    @property
+    def context_rank(self) -> int:
+        """Which of the tokens."""
+        return self.rank // (self.layout.tensor * self.layout.expert) % self.layout.context
 
 
-# What of a model only its beginning or only its end needs; the token embedding is both.
+# What of a model only its beginning or only its end needs; a token embedding that is also the head is both.
 _ENTRY = ("position_embedding", "type_embedding", "embedding_norm")
-_EXIT = ("final_norm", "head_transform", "head_norm", "head_bias")
+_EXIT = ("final_norm", "head_transform", "head_norm", "head_bias", "lm_head")
 TIED = "token_embedding"
 
 
@@ -145,7 +167,9 @@ class Stage(nn.Module):
         self.score: Callable[..., Tensor] = self._score
         # Leave only what the stage computes with; the rest is freed.
         model.blocks = model.blocks[layers.start : layers.stop]
-        for name in (*(() if first else _ENTRY), *(() if last else _EXIT), *(() if first or last else (TIED,))):
+        self.tied = bool(getattr(model, "tied", True))  # whether the head is the embedding
+        embeds = first or (last and self.tied)
+        for name in (*(() if first else _ENTRY), *(() if last else _EXIT), *(() if embeds else (TIED,))):
             if getattr(model, name, None) is not None:
                 setattr(model, name, None)
 

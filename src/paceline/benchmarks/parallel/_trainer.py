@@ -16,6 +16,8 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.checks import Gradients
+from paceline.benchmarks.parallel._context import local_tokens, split_context
+from paceline.benchmarks.parallel._experts import mixtures, split_experts, split_widths
 from paceline.benchmarks.parallel._optimizer import LossScale, Masters, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import (
     LEARNING_RATE,
@@ -29,6 +31,7 @@ from paceline.benchmarks.parallel._stage import TIED, Mesh, Recomputed, Stage
 from paceline.core.errors import Unsupported
 from paceline.devices import Device
 from paceline.devices.timeline import monotonic
+from paceline.models._modules.experts import MixtureOfExperts
 from paceline.models.base import Batch, low_dtype, seed_everything
 
 
@@ -121,8 +124,8 @@ class Pipeline:
         return losses
 
 
-def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
-    """Split the stage's layers over the ranks of a one-dimensional mesh."""
+def split_stage(stage: Stage, mesh: Any, experts_mesh: Any, *, sequence: bool) -> None:
+    """Split the stage's layers over the ranks of a one-dimensional mesh; that of experts has the same ranks."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -145,11 +148,20 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
             "feed_forward.expand": ColwiseParallel(),
             "feed_forward.contract": RowwiseParallel(output_layouts=between),
         }
+        if isinstance(block.feed_forward, MixtureOfExperts):
+            split_widths(block.feed_forward, experts_mesh)
+            block_plan = {name: style for name, style in block_plan.items() if name.startswith("attention")}
         if sequence:
             whole = PrepareModuleInput(
                 input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=False
             )
             block_plan |= {"attention": whole, "feed_forward": whole}
+            if isinstance(block.feed_forward, MixtureOfExperts):
+                block_plan["feed_forward"] = PrepareModuleInput(
+                    input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=True
+                )
+                back = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
+                parallelize_module(block, mesh, {"feed_forward": back})
             for name in ("attention_norm", "feed_forward_norm"):
                 block_plan[name] = SequenceParallel(use_local_output=True)
         parallelize_module(block, mesh, block_plan)
@@ -163,6 +175,8 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
             output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False
         )
         bias = getattr(stage.model, "head_bias", None)
+        if getattr(stage.model, "lm_head", None) is not None:
+            plan["lm_head"] = ColwiseParallel()
         if bias is not None:
             stage.model.head_bias = nn.Parameter(distribute_tensor(bias.detach(), mesh, [Shard(0)]))
         score = stage.score
@@ -178,7 +192,12 @@ def split_stage(stage: Stage, mesh: Any, *, sequence: bool) -> None:
         stage.leave = lambda x: redistributed(x, Shard(1), Replicate())
 
 
-EMBEDDED = {"gpt2": 1, "bert": 2}  # of a batch's inputs, how many enter the embedding; the others go to the head
+EMBEDDED = {
+    "gpt2": 1,
+    "bert": 2,
+    "llama": 1,
+    "mixtral": 1,
+}  # of a batch's inputs, how many enter the embedding; the others go to the head
 
 
 class ParallelTrainer:
@@ -268,7 +287,7 @@ class ParallelTrainer:
             losses = []
             for number in range(layout.micro_batches):
                 rows = slice(number * layout.micro_batch, (number + 1) * layout.micro_batch)
-                if layout.data > 1:
+                if layout.data * layout.context > 1:
                     stage.set_requires_gradient_sync(number == layout.micro_batches - 1)  # type: ignore[operator]
                 inputs, labels = (one[rows] for one in entry), {name: one[rows] for name, one in head.items()}
                 loss = self.scaled(stage(*inputs, **labels))
@@ -285,7 +304,11 @@ class ParallelTrainer:
         workload.module.train()
         self.parameter_count = sum(one.numel() for one in workload.module.parameters())
         if self._batch is None:
-            self._batch = draw(parameters, workload, self.mesh.data_rank).to(self.device.torch())
+            batch = draw(parameters, workload, self.mesh.data_rank)
+            if layout.context > 1:
+                mine = local_tokens(parameters.tokens, layout.context, self.mesh.context_rank)
+                batch = Batch(tuple(one[:, mine] for one in batch.inputs), tuple(one[:, mine] for one in batch.targets))
+            self._batch = batch.to(self.device.torch())
         start = sum(self.layers[:index])
         stage = Stage(
             workload,
@@ -303,14 +326,24 @@ class ParallelTrainer:
                 least_size=parameters.fp8_least,
                 emulate=not self.device.kind.is_accelerator,
             )
+        if layout.context > 1:
+            split_context(stage, self.mesh.fine_mesh["context"], parameters.tokens)
+        if layout.expert > 1:
+            split_experts(stage, self.mesh.fine_mesh["expert"])
         if layout.tensor > 1:
-            split_stage(stage, self.mesh.device_mesh["tensor"], sequence=parameters.sequence_parallel)
+            of_experts = self.mesh.expert_mesh or self.mesh.device_mesh
+            split_stage(
+                stage,
+                self.mesh.device_mesh["tensor"],
+                of_experts["tensor"],
+                sequence=parameters.sequence_parallel,
+            )
         if layout.checkpointing:
             stage.recompute_layers(whole=layout.tensor == 1)
         if compiled:
             _compile_parts(stage, whole=layout.tensor == 1)
-        if layout.data > 1:
-            _share_data(stage, self.mesh.device_mesh["data"], parameters)
+        if layout.data * layout.context > 1:
+            _share_data(stage, self.mesh, parameters)
         return stage
 
 
@@ -339,7 +372,7 @@ def _compile_parts(stage: Stage, *, whole: bool) -> None:
         stage.score = torch.compile(stage.score, options=two_passes)
 
 
-def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None:
+def _share_data(stage: Stage, mesh: Mesh, parameters: ParallelParameters) -> None:
     """Average gradients over the data-parallel ranks; weights are whole everywhere, or in parts."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -348,12 +381,15 @@ def _share_data(stage: Stage, mesh: Any, parameters: ParallelParameters) -> None
     if parameters.shard == "fsdp":
         # A pipeline runs many micro-batches through a stage: gathering its weights again for each would cost more.
         again = parameters.layout.pipeline == 1
-        apply: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
+        apply: Any = partial(fully_shard, mp_policy=policy, reshard_after_forward=again)
     else:
-        apply = partial(_find_replicate(), mesh=mesh, mp_policy=policy)
+        apply = partial(_find_replicate(), mp_policy=policy)
+    if mesh.expert_mesh is not None:
+        for layer in mixtures(stage):
+            apply(layer.experts, mesh=mesh.expert_mesh["data"])
     for block in stage.model.blocks:
-        apply(block)
-    apply(stage)
+        apply(block, mesh=mesh.device_mesh["data"])
+    apply(stage, mesh=mesh.device_mesh["data"])
 
 
 def _find_replicate() -> Any:

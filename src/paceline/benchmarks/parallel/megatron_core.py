@@ -100,6 +100,8 @@ class MegatronCore(Parallel):
 def refuse(parameters: ParallelParameters) -> None:
     """Raise Unsupported for what megatron-core cannot do, or not without the libraries that it is run without here."""
     layout = parameters.layout
+    if layout.model not in ("gpt2", "bert"):
+        raise Unsupported(f"megatron-core is run with gpt2 and bert here, not with {layout.model}")
     if layout.precision == "fp8":
         raise Unsupported("megatron-core trains in fp8 by Transformer Engine only; use bf16, fp16 or fp32 here")
     if parameters.compile == "on":

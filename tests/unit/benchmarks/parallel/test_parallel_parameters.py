@@ -89,6 +89,18 @@ def test_one_rank_is_a_layout_too() -> None:
         ),
         ({"tensor": 2, "ranks": 4}, "wrong-number-of-ranks", "ranks"),
         ({"schedule": "zero-buble"}, "invalid-value", "schedule"),
+        ({"key_heads": 2}, "key-does-not-apply", "key_heads"),
+        ({"model": "llama", "experts": 4}, "key-does-not-apply", "experts"),
+        ({"model": "llama", "key_heads": 3}, "not-a-multiple", "key_heads"),
+        ({"model": "llama", "hidden": 48, "heads": 16}, "not-a-multiple", "heads"),
+        ({"model": "llama", "tensor": 8}, "not-divisible", "key_heads"),
+        ({"model": "llama", "tensor": 2, "feed_forward": 48}, "not-divisible", "feed_forward"),
+        ({"model": "mixtral", "experts": 4, "experts_used": 5}, "too-large", "experts_used"),
+        ({"model": "mixtral", "data": 3, "expert": 3}, "not-divisible", "expert"),
+        ({"model": "mixtral", "data": 3, "expert": 2}, "layout-experts", "expert"),
+        ({"model": "llama", "data": 2, "expert": 2}, "key-does-not-apply", "expert"),
+        ({"model": "bert", "context": 2}, "key-does-not-apply", "context"),
+        ({"model": "llama", "context": 3}, "not-divisible", "sequence"),
     ],
 )
 def test_contradictions_are_refused(parameters: dict[str, Any], code: str, key: str) -> None:
@@ -130,6 +142,7 @@ def test_sequences_are_as_long_as_the_published_ones() -> None:
     assert ParallelParameters(model="gpt2").tokens == 1024
     assert ParallelParameters(model="bert").tokens == 512
     assert ParallelParameters(model="bert", sequence=64).tokens == 64
+    assert ParallelParameters(model="llama").tokens == 2048
 
 
 @pytest.mark.parametrize(
@@ -156,6 +169,10 @@ def test_what_cannot_be_done_says_what_to_use(parameters: dict[str, Any], words:
         {"tensor": 3, "heads": 3, "hidden": 96, "sequence": 32},  # the sequence stays whole
         {"model": "bert", "vocabulary": 1},
         {"pipeline": 2, "layers": 2},
+        {"model": "llama", "context": 2, "tensor": 4},
+        {"model": "llama", "hidden": 96, "heads": 3, "feed_forward": 40},  # three heads of keys
+        {"model": "mixtral", "data": 4, "expert": 2, "context": 2},
+        {"case": "mixtral/nl8_bf16_2x1x1_cp2_ep2_mb1_gb8_1n4g", "experts": 6, "experts_used": 6},
         {"pipeline": 2, "layers": 4, "schedule": "interleaved"},
         {"pipeline": 4, "micro_batch": 2, "global_batch": 8},
         {"pipeline": 4, "micro_batch": 2, "global_batch": 4, "schedule": "gpipe"},

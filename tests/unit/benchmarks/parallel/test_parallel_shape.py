@@ -51,6 +51,19 @@ def test_flops_of_bert_count_all_of_attention_and_the_masked_part_of_the_head() 
     assert "(m/s) (V+h)" in FLOPS_FORMULA["bert"]
 
 
+def test_flops_of_llama_and_mixtral_by_hand() -> None:
+    sizes = SMALL | {"hidden": 16, "heads": 4, "feed_forward": 40}
+    # keys are as wide as one head of four; three products of the feed-forward layer, and attention's two
+    attention = 2 * 16 * (16 + 4) + 2 * 24 * 16
+    layers = 48 * 3 * 2 * (attention + 3 * 16 * 40)
+    head = 48 * 2 * 16 * 3456
+    assert step_flops(ParallelParameters(model="llama", **sizes)) == 3 * (layers + head)
+    experts = 48 * 3 * 2 * (attention + 2 * 3 * 16 * 40 + 16 * 6)  # two of six, and the choice among them
+    assert step_flops(ParallelParameters(model="mixtral", experts=6, **sizes)) == 3 * (experts + head)
+    assert "3 h f" in FLOPS_FORMULA["llama"]
+    assert "3 e h f + E h" in FLOPS_FORMULA["mixtral"]
+
+
 def test_flops_are_those_of_the_whole_batch_in_any_layout() -> None:
     alone = step_flops(ParallelParameters(case="gpt2/nl24_fp16_1x1x1_mb4_gb64_1n1g"))
     for mesh, machines in (("2x1x4_ac", "1n8g"), ("1x8x1", "1n8g")):  # eight tensor-parallel ranks pad the vocabulary

@@ -45,7 +45,7 @@ def plain_losses(parameters: ParallelParameters, steps: int) -> tuple[list[float
     return losses, norms
 
 
-@pytest.mark.parametrize("model", ["gpt2", "bert"])
+@pytest.mark.parametrize("model", ["gpt2", "bert", "llama", "mixtral"])
 @pytest.mark.parametrize("micro_batch", [4, 1])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_step_is_that_of_a_plain_loop(model: Any, micro_batch: int, checkpointing: bool) -> None:
@@ -63,7 +63,7 @@ def test_a_step_is_that_of_a_plain_loop(model: Any, micro_batch: int, checkpoint
     assert max(norms) > 1.0  # so that clipping took part
 
 
-@pytest.mark.parametrize("model", ["gpt2", "bert"])
+@pytest.mark.parametrize("model", ["gpt2", "bert", "llama", "mixtral"])
 def test_what_is_arranged_for_a_compiler_changes_no_step(model: Any) -> None:
     trainer = make(model=model, micro_batch=2)
     trainer.stages[0].defer_sums()
@@ -72,12 +72,13 @@ def test_what_is_arranged_for_a_compiler_changes_no_step(model: Any) -> None:
 
 
 def test_a_layer_that_ends_with_a_sum_leaves_it_to_the_next() -> None:
-    stages = {model: make(model=model).stages[0] for model in ("gpt2", "bert")}
+    stages = {model: make(model=model).stages[0] for model in ("gpt2", "bert", "llama")}
     before = {model: [type(block) for block in stage.model.blocks] for model, stage in stages.items()}
     for stage in stages.values():
         stage.defer_sums()
     after = {model: [type(block) for block in stage.model.blocks] for model, stage in stages.items()}
     assert after["gpt2"] == [DeferredSum] * len(before["gpt2"]) + [LastSum]
+    assert after["llama"] == after["gpt2"]
     assert after["bert"] == before["bert"]  # ends with a norm
 
 
