@@ -17,6 +17,7 @@ import click
 
 from bench import first_figure, flood, leader_load, live_leader, overlap, soak
 from bench.analysis import analysis_ratios
+from bench.generate import generate_ratios
 from bench.load import load_ratios
 from bench.ratio import Ratio
 from bench.scheduler import scheduler_ratios
@@ -131,6 +132,7 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "scheduler": scheduler_ratios,
     "analysis": analysis_ratios,
     "training": training_ratios,
+    "generate": generate_ratios,
 }
 LONG = {
     "live-leader": live_leader.main,

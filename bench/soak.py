@@ -30,9 +30,9 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState, Item
+from paceline.service.job_store import Policy
 from paceline.service.jobs import Job, JobState
 from paceline.service.leader import Leader
-from paceline.service.retention import Policy
 from paceline.store import open_store, retention
 from paceline.store.store import Store
 

@@ -8,8 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from bench.verdicts.cell import Cell
-from paceline.analysis.plan.calibrate import V100_NODES, Observation, calibration, miss, samples_per_second
-from paceline.analysis.plan.rows import System, published_observations
+from paceline.analysis.plan.calibrate import (
+    V100_NODES,
+    Observation,
+    System,
+    calibration,
+    miss,
+    published_observations,
+    samples_per_second,
+)
 from paceline.analysis.plan.timing import Cluster
 
 MOST_REPLICATES = 60  # a replicate is a fit for each row and one more

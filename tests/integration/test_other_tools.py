@@ -143,7 +143,7 @@ print(JSONEncoder().encode(Dashboard.from_json(json.load(sys.stdin))))
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    from paceline.cli._tool_files import FILES
+    from paceline.cli.show import FILES
 
     return FILES["grafana-dashboard"].make()
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from paceline.analysis.plan.rows import h200_observations
+from paceline.analysis.plan.calibrate import h200_observations
 from paceline.analysis.plan.search import plan
 from paceline.analysis.plan.timing import LIBAI, step_time
 from paceline.cli._plan_cluster import (

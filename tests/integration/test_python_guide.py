@@ -14,7 +14,7 @@ import paceline
 from support.cli import GENEROUS, Sandbox
 from support.docs_markdown import ROOT, files
 
-pytest.importorskip("cloudpickle")
+pytest.importorskip("cloudpickle", reason="install it with: pip install '.[python]'")
 pytestmark = pytest.mark.long
 
 GUIDE = ROOT / "docs" / "guide"

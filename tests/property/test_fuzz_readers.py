@@ -18,12 +18,12 @@ from paceline.benchmarks.compute._function_lists import read_list
 from paceline.benchmarks.compute.blas_functions import GemmFunction
 from paceline.benchmarks.serving.requests import read_prompts
 from paceline.core.errors import InputError, StoreError
-from paceline.core.json_text import parse_json
 from paceline.core.run import RunRecords
 from paceline.core.suite import Suite
+from paceline.core.text import parse_json
 from paceline.core.yaml_text import read_yaml
 from paceline.load.arrivals import read_arrivals
-from paceline.remote import messages
+from paceline.remote import agent as messages
 from paceline.report.export import jsonl
 from paceline.runner.hosts import read_hosts
 from paceline.service.engines.base import Assignment

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,31 @@ def ip(*words: str) -> str:
     return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
+def _make(names: Sequence[str]) -> None:
+    """Empty namespaces; skips loudly where they cannot be made."""
+    try:
+        for name in names:
+            ip("netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces cannot be made here (root can): {error.stderr.strip()}")
+
+
+def _set_up(name: str, interface: str, addresses: dict[str, str], *, by_loopback: bool = False) -> None:
+    """A host, whose interface exists: it knows the others by name, and itself by its address or the loopback."""
+    known = addresses | {"localhost": "127.0.0.1"} | ({name: "127.0.1.1"} if by_loopback else {})
+    (NAMES / name).mkdir(parents=True)
+    (NAMES / name / "hosts").write_text("".join(f"{where} {who}\n" for who, where in known.items()))
+    ip("-n", name, "address", "add", f"{addresses[name]}/24", "dev", interface)
+    ip("-n", name, "link", "set", "lo", "up")
+    ip("-n", name, "link", "set", interface, "up")
+
+
+def _remove(names: Sequence[str]) -> None:
+    for name in names:
+        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        shutil.rmtree(NAMES / name, ignore_errors=True)
+
+
 @contextmanager
 def two_hosts() -> Iterator[TwoHosts]:
     """Two namespaces of our own; skips loudly where they cannot be made."""
@@ -66,25 +91,15 @@ def two_hosts() -> Iterator[TwoHosts]:
     hosts = TwoHosts(f"paceline-{os.getpid()}-1", f"paceline-{os.getpid()}-2")
     names = (hosts.first, hosts.second)
     try:
-        try:
-            for name in names:
-                ip("netns", "add", name)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces cannot be made here (root can): {error.stderr.strip()}")
+        _make(names)
         end = ("name", hosts.interface, "netns")
         ip("link", "add", *end, hosts.first, "type", "veth", "peer", *end, hosts.second)
-        for name, address in zip(names, ADDRESSES, strict=True):
-            known = {**dict(zip(names, ADDRESSES, strict=True)), "localhost": "127.0.0.1", name: "127.0.1.1"}
-            (NAMES / name).mkdir(parents=True)
-            (NAMES / name / "hosts").write_text("".join(f"{where} {who}\n" for who, where in known.items()))
-            ip("-n", name, "address", "add", f"{address}/24", "dev", hosts.interface)
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", hosts.interface, "up")
+        addresses = dict(zip(names, ADDRESSES, strict=True))
+        for name in names:
+            _set_up(name, hosts.interface, addresses, by_loopback=True)
         yield hosts
     finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-            shutil.rmtree(NAMES / name, ignore_errors=True)
+        _remove(names)
 
 
 @dataclass(frozen=True)
@@ -126,25 +141,17 @@ def switched_hosts(count: int) -> Iterator[SwitchedHosts]:
     switch = f"pls{os.getpid()}"
     hosts = SwitchedHosts(tuple(f"paceline-{os.getpid()}-s{number}" for number in range(count)))
     try:
+        _make((switch, *hosts.names))
         try:
-            for name in (switch, *hosts.names):
-                ip("netns", "add", name)
             ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces cannot be made here (root can): {error.stderr.strip()}")
+            pytest.skip(f"the kernel has no bridges (modprobe bridge): {error.stderr.strip()}")
         ip("-n", switch, "link", "set", "bridge0", "up")
         for number, name in enumerate(hosts.names):
             end = ("name", hosts.interface, "netns", name, "type", "veth")
             ip("link", "add", *end, "peer", "name", f"port{number}", "netns", switch)
             ip("-n", switch, "link", "set", f"port{number}", "master", "bridge0", "up")
-            known = {**{one: hosts.address(one) for one in hosts.names}, "localhost": "127.0.0.1"}
-            (NAMES / name).mkdir(parents=True)
-            (NAMES / name / "hosts").write_text("".join(f"{where} {who}\n" for who, where in known.items()))
-            ip("-n", name, "address", "add", f"{hosts.address(name)}/24", "dev", hosts.interface)
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", hosts.interface, "up")
+            _set_up(name, hosts.interface, {one: hosts.address(one) for one in hosts.names})
         yield hosts
     finally:
-        for name in (switch, *hosts.names):
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-            shutil.rmtree(NAMES / name, ignore_errors=True)
+        _remove((switch, *hosts.names))

@@ -22,10 +22,10 @@ from paceline.analysis.diagnose.superbench import column_of
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
-from paceline.core.json_text import parse_json
 from paceline.core.metric import Better
 from paceline.core.parameters import refusal
 from paceline.core.stats import Interval, median_interval
+from paceline.core.text import parse_json
 
 SCALE = 1.4826  # of the median absolute deviation, so that it equals the deviation of normal noise
 MEDIAN_DEVIATION_EFFICIENCY = 0.37  # nodes whose standard deviation would be as sure, for each that it is made of

@@ -16,8 +16,7 @@ from paceline.core.errors import unknown
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
-from paceline.core.run import Run, RunRecords
-from paceline.core.session import sessions_of
+from paceline.core.run import Run, RunRecords, sessions_of
 from paceline.core.stats import CONFIDENCE, student_upper
 from paceline.core.uncertainty import Part, differences, estimates
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from paceline.api.sources import earlier_runs, read_sources, read_table
 from paceline.core.errors import InputError
 from paceline.core.gc_pause import no_garbage
 from paceline.report.compare import document as compare_pages
+from paceline.report.compare import words as compare_words
 from paceline.report.text import clean
 
 if TYPE_CHECKING:
@@ -37,14 +38,19 @@ class _Answer:
     def report(self, path: str | Path) -> Path:
         """Write it as a page (.html), Markdown (.md) or a picture (.png)."""
         from paceline.core.files import write_atomic
-        from paceline.report.render import html, markdown, png
+        from paceline.report.charts import draw_first
+        from paceline.report.render import html, markdown
 
-        renderers: dict[str, Any] = {".html": html, ".md": markdown, ".png": png}
-        renderer = renderers.get(Path(path).suffix.lower())
-        if renderer is None:
+        renderers: dict[str, Callable[[Document], str | bytes]] = {
+            ".html": html.render,
+            ".md": markdown.render,
+            ".png": lambda document: draw_first(document.charts),
+        }
+        render = renderers.get(Path(path).suffix.lower())
+        if render is None:
             message = f"the format is not clear from '{path}': let it end in one of {', '.join(renderers)}"
             raise InputError("unknown-format", message, key="path", value=str(path))
-        return write_atomic(path, renderer.render(self.document(full=True)))
+        return write_atomic(path, render(self.document(full=True)))
 
     def _repr_html_(self) -> str:
         from paceline.report.render.html import fragment
@@ -67,16 +73,16 @@ class Comparison(_Answer):
     def verdict(self) -> str:
         """The whole comparison in a sentence for each side that was compared with the first."""
         is_paired = self.sides.is_paired
-        return "\n".join(compare_pages.answer(one, is_paired=is_paired) for one in self.sides.pairings)
+        return "\n".join(compare_words.answer(one, is_paired=is_paired) for one in self.sides.pairings)
 
     @property
     def verdicts(self) -> dict[str, str]:
         """A sentence for each case and metric; what is not decided says what would decide it."""
         words = {}
         for row in self.rows:
-            remedy = compare_pages.remedy(row, is_paired=self.sides.is_paired)
-            name = f"{row.label}, {compare_pages.metric_words(row)}"
-            words[name] = compare_pages.verdict_words(row) + (f"; {remedy}" if remedy else "")
+            remedy = compare_words.remedy(row, is_paired=self.sides.is_paired)
+            name = f"{row.label}, {compare_words.metric_words(row)}"
+            words[name] = compare_words.verdict_words(row) + (f"; {remedy}" if remedy else "")
         return words
 
     @property

@@ -29,6 +29,7 @@ from paceline.core.suite import Here
 from paceline.core.text import clean_all
 from paceline.devices import counts, open_device
 from paceline.report.compare import document as compare_pages
+from paceline.report.compare.words import undecided_words, violation_words
 from paceline.report.render import terminal
 from paceline.report.run.document import show
 from paceline.runner.rank import explain
@@ -129,8 +130,8 @@ class MeasuringSession:
             lines += ["", f"Compared with {self._before}", _rendered(compare_pages.document(self.comparison), width)]
             crossed = violations(self.comparison, self._limits)
             is_open = undecided(self.comparison, self._limits)
-            lines += [f"FAILED: {compare_pages.violation_words(one)}" for one in crossed]
-            lines += [f"cannot decide {compare_pages.undecided_words(one)}" for one in is_open]
+            lines += [f"FAILED: {violation_words(one)}" for one in crossed]
+            lines += [f"cannot decide {undecided_words(one)}" for one in is_open]
         elif self._option.paceline_compare and self._before is None:
             lines += ["", "There is no earlier run of pytest in the store to compare with."]
         return "\n".join([*lines, *self._troubles])

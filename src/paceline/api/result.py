@@ -210,7 +210,7 @@ class Result(Mapping[str, Figure]):
         """Every case's headline with its interval, as bars."""
         from paceline.analysis.summary import summarize_run
         from paceline.report.charts import draw_svg
-        from paceline.report.run.overview import overview
+        from paceline.report.run.lead import overview
 
         chart = overview(summarize_run(self.records).measured)
         if chart is None:

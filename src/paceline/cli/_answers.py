@@ -48,9 +48,13 @@ class Answer:
         if self.kind in data:
             content = data[self.kind]()
         else:
-            from paceline.report.render import html, markdown, png
+            from paceline.report.charts import draw_first
+            from paceline.report.render import html, markdown
 
-            content = {"html": html, "md": markdown, "png": png}[self.kind].render(document)
+            if self.kind == "png":
+                content = draw_first(document.charts)
+            else:
+                content = {"html": html, "md": markdown}[self.kind].render(document)
         write(content, self.output or (f"{name}.{self.kind}" if self.kind in FILES else "-"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.cli._names import models
 from paceline.core.errors import InputError
 from paceline.core.network import rule_of
 from paceline.core.parameter_text import REQUIRED, UNSET, placeholder, show_bounds, show_default
+from paceline.core.quantity import parse_duration
 from paceline.core.suite import CaseKeys, parts_of, shorthand_of
 
 PREFIX = "parameter__"
@@ -129,3 +131,11 @@ def _flag(name: str, field: FieldInfo, *, required: bool) -> click.Option:
         help=text,
         shell_complete=models if name == "model" else None,
     )
+
+
+def duration_of(flag: str, text: str) -> timedelta:
+    """The duration behind a flag; a refusal names both."""
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except (ValueError, OverflowError) as error:
+        raise InputError("not-a-duration", str(error), where=f"{flag} {text}", key=flag, value=text) from None

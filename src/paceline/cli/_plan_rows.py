@@ -8,8 +8,15 @@ from functools import cache
 from statistics import geometric_mean, median
 
 from paceline.analysis.compare.matching import Side
-from paceline.analysis.plan.calibrate import V100_NODES, Calibration, Observation, calibration, miss
-from paceline.analysis.plan.rows import h200_observations, published_observations
+from paceline.analysis.plan.calibrate import (
+    V100_NODES,
+    Calibration,
+    Observation,
+    calibration,
+    h200_observations,
+    miss,
+    published_observations,
+)
 from paceline.analysis.plan.timing import Cluster
 from paceline.cli._plan_cluster import ClusterEstimate, ClusterRequest, as_given, estimate
 from paceline.core.errors import InputError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.api import running
-from paceline.api.tracing import FLAG, require_writable
+from paceline.api.running import FLAG, require_writable
 from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError, StoreError
 from paceline.core.files import data_directory, private_directory

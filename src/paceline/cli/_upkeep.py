@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._durations import duration_of
+from paceline.cli._flags import duration_of
 from paceline.core.errors import InputError
 from paceline.core.files import data_directory
 

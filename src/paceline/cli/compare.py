@@ -53,6 +53,7 @@ def command(
     from paceline.core.errors import InputError
     from paceline.core.gc_pause import no_garbage
     from paceline.report.compare import document as pages
+    from paceline.report.compare import words
 
     if strict and not limits:
         raise InputError("strict-without-fail-on", "--strict goes with --fail-on METRIC<RATIO", key="--strict")
@@ -67,9 +68,9 @@ def command(
     data = {"csv": lambda: pages.csv_text(comparison), "json": lambda: pages.json_text(comparison, crossed, open_rows)}
     answer.give(page, "paceline-compare", data)
     for violation in crossed:
-        click.echo(f"paceline: fails on {pages.violation_words(violation)}", err=True)
+        click.echo(f"paceline: fails on {words.violation_words(violation)}", err=True)
     for one in open_rows[:MOST_LINES]:
-        click.echo(f"paceline: cannot decide {pages.undecided_words(one)}", err=True)
+        click.echo(f"paceline: cannot decide {words.undecided_words(one)}", err=True)
     if len(open_rows) > MOST_LINES:
         click.echo(f"paceline: and cannot decide {len(open_rows) - MOST_LINES} more", err=True)
     sys.exit(1 if crossed else UNDECIDED if open_rows else 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._durations import duration_of
+from paceline.cli._flags import duration_of
 from paceline.core.errors import InputError
 from paceline.service.engines import ENGINES, EngineOptions
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.core.run import RunRecords
     from paceline.service.api.server import Front
     from paceline.service.engines.base import Engine
-    from paceline.service.retention import Policy
+    from paceline.service.job_store import Policy
     from paceline.store.store import Store
 
 
@@ -102,7 +102,7 @@ def command(
     from paceline.service.api import server
     from paceline.service.api.guard import is_address, is_loopback
     from paceline.service.credentials import Credentials, is_followers, state_of
-    from paceline.service.retention import Policy
+    from paceline.service.job_store import Policy
     from paceline.store import open_store
 
     server.require_packages()

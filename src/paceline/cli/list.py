@@ -41,7 +41,7 @@ def _rows(kind: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
 
         return [{"name": name, "summary": load_suite(name).description} for name in shipped()], []
     if kind == "files":
-        from paceline.cli._tool_files import FILES
+        from paceline.cli.show import FILES
 
         return [{"name": name, "summary": file.summary} for name, file in FILES.items()], []
     if kind == "exports":

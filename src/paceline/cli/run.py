@@ -99,8 +99,7 @@ def command(
     Flags named after parameters override them; a value list (a,b) measures every combination.
     """
     from paceline.api.cases import expand_here
-    from paceline.api.running import affinity_of, check_tag, others, warm_server
-    from paceline.api.tracing import folder_of, refuse_if_none_can
+    from paceline.api.running import affinity_of, check_tag, folder_of, others, refuse_if_none_can, warm_server
     from paceline.cli import _running
 
     overrides = read_flags(flags) | read_settings(settings)

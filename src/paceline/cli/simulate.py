@@ -59,7 +59,7 @@ def command(
     predicted, priority, devices, nodes, whole_node and cpu_heavy may follow.
     """
     from paceline.core.errors import InputError, unknown
-    from paceline.report.simulate import document as report
+    from paceline.report import simulate as report
     from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, study
 
     workloads = _words(workload)

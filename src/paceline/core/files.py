@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import pwd
 import uuid
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
 from paceline.core.errors import InputError
@@ -14,6 +16,12 @@ from paceline.core.text import clean
 MOST_CHARACTERS = 2**28  # of a file that is read as a whole
 
 OTHERS = 0o077  # what a mode allows users other than the owner
+
+
+def shipped_rows(package: str, name: str) -> list[dict[str, str]]:
+    """The rows of a table that ships with Paceline; its lines that start with # say where it is from."""
+    text = (files(package) / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(line for line in text.splitlines() if line and not line.startswith("#")))
 
 
 def data_directory() -> Path:

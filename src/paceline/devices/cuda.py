@@ -28,7 +28,7 @@ from paceline.devices.base import (
     named,
     visible,
 )
-from paceline.devices.datasheet import Datasheet, sheet_of
+from paceline.devices.datasheet import Datasheet, read_sheets, sheet_of
 
 # Compute capability from which a GPU has the format.
 _CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
@@ -317,37 +317,6 @@ def reasons(mask: int) -> list[str]:
     return [*names, f"unknown-{rest:#x}"] if rest else names
 
 
-# pattern
-#   fp64, fp64_tc, fp32, tf32, fp16_plain, fp16, bf16, fp8, int8, memory, nvlink
-_SHEETS = tuple(
-    Datasheet(pattern, *figures)
-    for pattern, figures in (
-        (r"\bGB200\b", (40.0, 40.0, 80.0, 1250.0, None, 2500.0, 2500.0, 5000.0, 5000.0, 8000.0, 900.0)),
-        (r"\bB200\b", (37.0, 37.0, 75.0, 1125.0, None, 2250.0, 2250.0, 4500.0, 4500.0, 8000.0, 900.0)),
-        (r"\bGH200 480GB\b", (33.5, 66.9, 66.9, 494.7, 133.8, 989.4, 989.4, 1978.9, 1978.9, 4000.0, 450.0)),
-        (r"\bH200 NVL\b", (30.0, 60.0, 60.0, 417.5, None, 835.5, 835.5, 1670.5, 1670.5, 4800.0, None)),
-        (r"\bH200\b", (33.5, 66.9, 66.9, 494.7, 133.8, 989.4, 989.4, 1978.9, 1978.9, 4800.0, 450.0)),
-        (r"\bH100 NVL\b", (30.0, 60.0, 60.0, 417.5, None, 835.5, 835.5, 1670.5, 1670.5, 3900.0, None)),
-        (r"\bH100 PCIe\b", (25.6, 51.2, 51.2, 378.0, 102.4, 756.0, 756.0, 1513.0, 1513.0, 2000.0, None)),
-        (r"\bH100 80GB HBM3\b", (33.5, 66.9, 66.9, 494.7, 133.8, 989.4, 989.4, 1978.9, 1978.9, 3350.0, 450.0)),
-        (r"\bA100 80GB PCIe\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 1935.0, None)),
-        (r"\bA100-SXM4?-80GB\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 2039.0, 300.0)),
-        (r"\bA100-SXM4-40GB\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 1555.0, 300.0)),
-        (r"\bA100-PCIE-40GB\b", (9.7, 19.5, 19.5, 156.0, 78.0, 312.0, 312.0, None, 624.0, 1555.0, None)),
-        (r"\bA30\b", (5.2, 10.3, 10.3, 82.0, None, 165.0, 165.0, None, 330.0, 933.0, None)),
-        (r"\bA40\b", (None, None, 37.4, 74.8, None, 149.7, 149.7, None, 299.3, 696.0, None)),
-        (r"\bA10\b", (None, None, 31.2, 62.5, None, 125.0, 125.0, None, 250.0, 600.0, None)),
-        (r"\bL40S\b", (None, None, 91.6, 183.0, None, 362.05, 362.05, 733.0, 733.0, 864.0, None)),
-        (r"\bL40\b", (None, None, 90.5, 90.5, None, 181.05, 181.05, 362.0, 362.0, 864.0, None)),
-        (r"\bL4\b", (None, None, 30.3, 60.0, None, 121.0, 121.0, 242.5, 242.5, 300.0, None)),
-        (r"\bRTX A6000\b", (None, None, 38.7, 77.4, 38.7, 154.8, 154.8, None, 309.7, 768.0, None)),
-        (r"\bV100-SXM2\b", (7.8, None, 15.7, None, 31.4, 125.0, None, None, None, 900.0, 150.0)),
-        (r"\bV100-PCIE\b", (7.0, None, 14.0, None, 28.0, 112.0, None, None, None, 900.0, None)),
-        (r"\bV100S-PCIE\b", (8.2, None, 16.4, None, 32.8, 130.0, None, None, None, 1134.0, None)),
-        (r"\bTesla T4\b", (None, None, 8.1, None, None, 65.0, None, None, 130.0, 320.0, None)),
-        (r"\bRTX 4090\b(?! D)", (1.29, None, 82.6, 82.6, 82.6, 165.2, 165.2, 330.3, 660.6, 1008.0, None)),
-        (r"\bRTX 3090\b(?! Ti)", (0.556, None, 35.6, 35.6, 35.6, 71.0, 71.0, None, 284.0, 936.0, None)),
-    )
-)
+_SHEETS = read_sheets("cuda.csv")
 # A part of a GPU, or a slower one that shares its name.
 _NOT_WHOLE = re.compile(r"\bMIG\b|-\d+[ABCQ]$|\bLaptop\b|\bMax-Q\b")

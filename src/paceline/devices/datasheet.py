@@ -1,4 +1,4 @@
-"""A vendor's figures for a device; the tables of known ones are with their kinds.
+"""A vendor's figures for a device; the tables of known ones are files next to their kinds.
 
 Dense rates (no sparsity) and bandwidths from the vendors' datasheets and architecture papers, by the name that the
 driver gives. Where a paper has only rates with sparsity, half of them are the dense ones.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
+from paceline.core.files import shipped_rows
 from paceline.core.subject import NumberFormat, number_format
 
 
@@ -56,6 +57,16 @@ class Datasheet:
 # Bits per second and lane that are left for data after the line code, by generation of PCIe.
 _LANE = {1: 2.5e9 * 8 / 10, 2: 5e9 * 8 / 10, 3: 8e9 * 128 / 130, 4: 16e9 * 128 / 130, 5: 32e9 * 128 / 130}
 _LANE[6] = 64e9 * 242 / 256
+
+
+def read_sheets(name: str) -> tuple[Datasheet, ...]:
+    """The table of a kind, in its order; an empty cell is None."""
+    sheets = []
+    for row in shipped_rows("paceline.devices", name):
+        pattern = row.pop("pattern")
+        figures: dict[str, Any] = {unit: float(figure) if figure else None for unit, figure in row.items()}
+        sheets.append(Datasheet(pattern, **figures))
+    return tuple(sheets)
 
 
 def sheet_of(device_name: str, sheets: Iterable[Datasheet]) -> Datasheet | None:

@@ -26,7 +26,7 @@ from paceline.devices.base import (
     named,
     visible,
 )
-from paceline.devices.datasheet import Datasheet, sheet_of
+from paceline.devices.datasheet import Datasheet, read_sheets, sheet_of
 
 _SHOWN_FIRST = "ROCR_VISIBLE_DEVICES"  # of the runtime below HIP; HIP counts those that it leaves
 
@@ -289,12 +289,4 @@ def _number(values: dict[str, Any], key: str) -> int | None:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-# pattern
-#   fp64, fp64 with matrix cores, fp32, tf32, fp16_plain, fp16, bf16, fp8, int8, memory, links
-_SHEETS = tuple(
-    Datasheet(pattern, *figures)
-    for pattern, figures in (
-        (r"\bMI300X$", (81.7, 163.4, 163.4, None, None, 1307.4, 1307.4, 2614.9, 2614.9, 5300.0, 448.0)),
-        (r"\bMI325X$", (81.7, 163.4, 163.4, None, None, 1307.4, 1307.4, 2614.9, 2614.9, 6000.0, 448.0)),
-    )
-)
+_SHEETS = read_sheets("rocm.csv")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import InputError
-from paceline.core.json_text import parse_json
+from paceline.core.text import parse_json
 from paceline.load.trace import Times
 
 Generator = np.random.Generator

@@ -5,44 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Set
+from collections.abc import Collection, Set
+from itertools import pairwise
 from pathlib import Path
 
 from paceline.core.environment import Cache, Cpu, Memory, NumaNode
+from paceline.core.errors import InputError
+from paceline.core.files import shipped_rows
 from paceline.core.probe import ROOT, attempt, cpu_info, parse_size, read_cpu_list, read_int, read_table, read_text
 from paceline.devices.cpu import instruction_flags
 from paceline.machine import container
-
-# Arm processors do not say their name; these are the registered numbers of implementers and their parts.
-_APPLE_CHIPS = {0x022: "M1", 0x024: "M1 Pro", 0x028: "M1 Max", 0x032: "M2", 0x034: "M2 Pro", 0x038: "M2 Max"}
-_ARM_PARTS = {
-    0x41: {
-        0xD03: "Cortex-A53",
-        0xD07: "Cortex-A57",
-        0xD08: "Cortex-A72",
-        0xD0B: "Cortex-A76",
-        0xD0C: "Neoverse-N1",
-        0xD40: "Neoverse-V1",
-        0xD49: "Neoverse-N2",
-        0xD4A: "Neoverse-E1",
-        0xD4F: "Neoverse-V2",
-        0xD83: "Neoverse-V3AE",
-        0xD84: "Neoverse-V3",
-        0xD8E: "Neoverse-N3",
-    },
-    0x43: {0x0AF: "Cavium ThunderX2"},
-    0x46: {0x001: "Fujitsu A64FX"},
-    0x48: {0xD01: "HiSilicon Kunpeng 920"},
-    0x4E: {0x003: "NVIDIA Denver 2", 0x004: "NVIDIA Carmel", 0x010: "NVIDIA Olympus"},
-    0x51: {0x001: "Qualcomm Oryon"},
-    0x61: {
-        first + is_fast: f"Apple {chip} ({'performance' if is_fast else 'efficiency'})"
-        for first, chip in _APPLE_CHIPS.items()
-        for is_fast in (False, True)
-    },
-    0x6D: {0xD49: "Azure Cobalt 100"},
-    0xC0: {0xAC3: "Ampere-1", 0xAC4: "Ampere-1A", 0xAC5: "Ampere-1B"},
-}
 
 
 def describe_cpu(root: Path = ROOT, affinity: Set[int] | None = None) -> Cpu:
@@ -125,7 +97,10 @@ def _model(info: dict[str, str]) -> str | None:
     if "CPU implementer" not in info or "CPU part" not in info:
         return None
     implementer, part = int(info["CPU implementer"], 16), int(info["CPU part"], 16)
-    return _ARM_PARTS.get(implementer, {}).get(part, f"Arm implementer {implementer:#04x} part {part:#05x}")
+    for row in shipped_rows("paceline.machine", "arm_parts.csv"):
+        if (int(row["implementer"], 16), int(row["part"], 16)) == (implementer, part):
+            return row["name"]
+    return f"Arm implementer {implementer:#04x} part {part:#05x}"
 
 
 def _distinct(system: Path, *names: str) -> int | None:
@@ -162,3 +137,64 @@ def _nodes(folder: Path) -> list[NumaNode]:
             NumaNode(index=index, cpus=read_text(path / "cpulist") or None, memory=parse_size(total) if total else None)
         )
     return sorted(nodes, key=lambda node: node.index)
+
+
+FLAG = "--affinity"
+MANY_CORES = 4  # from as many on, the first core is left to interrupts and to the rest of the system
+
+
+def read_affinity(text: str, root: Path = ROOT, allowed: Collection[int] | None = None) -> set[int]:
+    """The CPUs that `0-3,8`, `auto` or `isolated` means here; what this process may not use is refused."""
+    isolated = isolated_cpus(root)
+    usable = set(os.sched_getaffinity(0) if allowed is None else allowed) | isolated
+    if text == "auto":
+        return isolated or one_thread_of_each_core(usable, root)
+    if text == "isolated":
+        if not isolated:
+            message = (
+                f"{FLAG} isolated: no CPU of this machine is isolated; boot with isolcpus=2-7 nohz_full=2-7, "
+                f"or name CPUs, such as {FLAG} {show_cpu_list(usable)}"
+            )
+            raise InputError("no-isolated-cpus", message, key=FLAG, value=text)
+        return isolated
+    cpus = attempt(lambda: read_cpu_list(text))
+    if not cpus:
+        message = f"{FLAG} {text}: not a list of CPUs; write 0-3, 0,2, auto or isolated"
+        raise InputError("invalid-affinity", message, key=FLAG, value=text)
+    if missing := cpus - usable:
+        message = (
+            f"{FLAG} {text}: CPU {show_cpu_list(missing)} does not exist here, or this process may not use it; "
+            f"choose among {show_cpu_list(usable)}"
+        )
+        raise InputError("no-such-cpu", message, key=FLAG, value=text)
+    return cpus
+
+
+def isolated_cpus(root: Path = ROOT) -> set[int]:
+    """The CPUs that the kernel schedules nothing on by itself."""
+    return cpus_in("isolated", root)
+
+
+def cpus_in(name: str, root: Path = ROOT) -> set[int]:
+    """The CPUs that the kernel lists under this name: online, isolated, nohz_full."""
+    return attempt(lambda: read_cpu_list(read_text(root / "sys/devices/system/cpu" / name) or "")) or set()
+
+
+def one_thread_of_each_core(cpus: Collection[int], root: Path = ROOT) -> set[int]:
+    """The first hardware thread of each core; of many cores not the first, where most interrupts are handled."""
+    first_threads = {min(siblings(cpu, root) & set(cpus), default=cpu) for cpu in cpus}
+    return first_threads - {min(first_threads)} if len(first_threads) >= MANY_CORES else first_threads
+
+
+def siblings(cpu: int, root: Path = ROOT) -> set[int]:
+    """The hardware threads of the core of this one, itself among them."""
+    text = read_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return (attempt(lambda: read_cpu_list(text)) if text else None) or {cpu}
+
+
+def show_cpu_list(cpus: Collection[int]) -> str:
+    """As the kernel writes it: 0-3,8."""
+    ordered = sorted(cpus)
+    starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(starts, ends, strict=True))

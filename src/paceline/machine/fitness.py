@@ -25,8 +25,8 @@ from paceline.core.probe import ROOT, attempt, read_cpu_list, read_int, read_tex
 from paceline.core.quantity import show_duration, show_size
 from paceline.devices import describe_devices, kind_named
 from paceline.machine import conditions, cpu
-from paceline.machine.affinity import MANY_CORES, cpus_in, isolated_cpus, show_cpu_list
 from paceline.machine.conditions import Conditions
+from paceline.machine.cpu import MANY_CORES, cpus_in, isolated_cpus, show_cpu_list
 
 _STA_UNSYNC = 0x0040
 _STA_NANO = 0x2000

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.core.errors import PacelineError
 from paceline.core.probe import attempt, parse_size, read_table
-from paceline.core.subject import number_format
+from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, number_format
 from paceline.devices import accelerators, datasheet
 
 if TYPE_CHECKING:
-    from paceline.core.profile import Profile
+    from paceline.core.profile import Ceiling, Profile
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,44 @@ def measured_peak_flops(
 
     `sharing` processes that compute on one CPU at a time have a part of it each.
     """
-    from paceline.machine.profile import load_profile
-
-    if profile is None:
-        # `paceline machine` says what is wrong with a profile; a number without MFU is still a number.
-        with suppress(PacelineError):
-            profile = load_profile()
+    profile = profile or _this_profile()
     ceiling = profile.ceiling("compute", number_format(precision), device_name=device_name) if profile else None
     if profile is None or ceiling is None:
         return None
     part = f", divided by the {sharing} ranks on this machine" if sharing > 1 else ""
-    warnings = ", ".join(dict.fromkeys(warning.kind for warning in ceiling.warnings))
-    return Peak(
-        ceiling.value / sharing,
-        f"measured by paceline machine --measure on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}, "
-        f"matrix product in {ceiling.name}{f' (warnings: {warnings})' if warnings else ''}{part}",
-    )
+    what = f"matrix product in {ceiling.name}"
+    return Peak(ceiling.value / sharing, f"{_measured_by(profile, ceiling, what)}{part}")
 
 
 def peak_memory_bandwidth(device_name: str) -> Peak | None:
     """The datasheet bandwidth of this device's memory, if it is known."""
     sheet = datasheet(device_name)
     return Peak(sheet.memory_bandwidth, f"datasheet, memory bandwidth, {device_name}") if sheet else None
+
+
+def memory_peak(device_name: str) -> Peak | None:
+    """The bandwidth of the device's memory: the datasheet's, otherwise what this machine's profile has for it."""
+    peak, profile = peak_memory_bandwidth(device_name), _this_profile()
+    if peak or profile is None:
+        return peak
+    ceilings = [profile.ceiling("memory", name, device_name=device_name) for name in (DEVICE_MEMORY, MAIN_MEMORY)]
+    best = next((one for one in ceilings if one), None)
+    return Peak(best.value, _measured_by(profile, best, best.name)) if best else None
+
+
+def _this_profile() -> Profile | None:
+    from paceline.machine.profile import load_profile
+
+    # `paceline machine` says what is wrong with a profile; a number without MFU is still a number.
+    with suppress(PacelineError):
+        return load_profile()
+    return None
+
+
+def _measured_by(profile: Profile, ceiling: Ceiling, what: str) -> str:
+    warnings = ", ".join(dict.fromkeys(warning.kind for warning in ceiling.warnings))
+    when = f"measured by paceline machine --measure on {profile.measured_at:%Y-%m-%d}, run {profile.run_id}"
+    return f"{when}, {what}{f' (warnings: {warnings})' if warnings else ''}"
 
 
 @contextmanager

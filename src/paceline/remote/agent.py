@@ -6,6 +6,7 @@ too long.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import select
@@ -13,11 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 from paceline.core.errors import PacelineError
-from paceline.remote import messages
-from paceline.remote.messages import Message
 
 SILENCE_SECONDS = 120.0  # the sender of orders sends something every few seconds
 LEAVE_SECONDS = 5.0
@@ -46,7 +45,7 @@ class Orders:
 
     def say(self, message: Message) -> None:
         """Answer, or report something in between."""
-        data = memoryview(messages.encode(message))
+        data = memoryview(encode(message))
         while data:
             data = data[os.write(self._answers, data) :]
 
@@ -76,7 +75,7 @@ class Orders:
             if b"\n" in data:
                 *lines, rest = rest.split(b"\n")
                 for line in lines:
-                    match messages.decode(bytes(line)):
+                    match decode(bytes(line)):
                         case None | {"do": "live"}:
                             pass
                         case {"do": "stop"}:
@@ -88,3 +87,26 @@ class Orders:
         self._waiting.put(None)
         time.sleep(LEAVE_SECONDS)
         self.leave()
+
+
+Message = dict[str, Any]
+
+_MARK = b"\x1epaceline "
+
+
+def encode(message: Message) -> bytes:
+    """One message as one line."""
+    return _MARK + json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message | None:
+    """The message in a line; None if it is something else, such as a greeting of the shell."""
+    # A greeting without an end of line stands before the first message.
+    _, mark, data = line.partition(_MARK)
+    if not mark:
+        return None
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):  # the last line of a process that was killed, or somebody else's
+        return None
+    return message if isinstance(message, dict) else None

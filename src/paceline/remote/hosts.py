@@ -17,8 +17,7 @@ from pathlib import Path
 
 from paceline.core.errors import InputError
 from paceline.core.interrupt import check_interrupts, signal_name
-from paceline.remote import messages
-from paceline.remote.messages import Message
+from paceline.remote.agent import Message, decode, encode
 from paceline.version import VERSION
 
 # Never asks for a password, for several hosts would ask at once; notices a host that has gone.
@@ -90,7 +89,7 @@ class RemoteAgent:
         """Send a message; that nobody receives it any more shows in the other direction."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(messages.encode(message))
+            self._process.stdin.write(encode(message))
             self._process.stdin.flush()
 
     def how_it_ended(self) -> str:
@@ -144,7 +143,7 @@ class RemoteAgent:
     def _read_answers(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            message = messages.decode(line)
+            message = decode(line)
             if message is None:
                 self._note(line)
             else:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.core.errors import InputError
 from paceline.report import vega
 from paceline.report.numbers import MS, show_value
 from paceline.report.style import COLUMN, CONFIG, FONT, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec, text_width
@@ -224,3 +225,10 @@ def _cleaned(part: Any) -> Any:
     if isinstance(part, dict):
         return {key: _cleaned(value) for key, value in part.items()}
     return [_cleaned(item) for item in part] if isinstance(part, list) else part
+
+
+def draw_first(charts: Sequence[Chart]) -> bytes:
+    """What a document draws first, as a picture."""
+    if not charts:
+        raise InputError("nothing-to-draw", "there is nothing to draw: no case has the figures for a chart")
+    return draw_png(charts[0])

@@ -26,10 +26,9 @@ from paceline.machine import container
 from paceline.runner import stacks
 from paceline.runner.case_log import CaseLog
 from paceline.runner.channel import Channel
-from paceline.runner.control_group import ControlGroup
+from paceline.runner.control_group import ControlGroup, MemoryWatch
 from paceline.runner.fork_client import ServerLost, ServerTimeout, WarmServer
 from paceline.runner.fork_server import kill_groups
-from paceline.runner.memory_watch import MemoryWatch
 
 KERNEL = "the kernel"
 MOST_NAMES = 10  # of processes in a warning

@@ -16,7 +16,7 @@ from paceline.core.interrupt import interrupts_held
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
 from paceline.core.text import clean, clean_all
-from paceline.machine.affinity import show_cpu_list
+from paceline.machine.cpu import show_cpu_list
 from paceline.machine.software import scrub
 from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
 from paceline.runner.fork_client import WarmServer

@@ -17,6 +17,7 @@ from paceline.core.errors import InputError, PacelineError
 from paceline.core.text import clean
 from paceline.service.engines.base import UNREADABLE, AttemptKey, Item
 from paceline.service.jobs import FailureKind, Job, JobEvent, JobState, Lost, Renewed, change
+from paceline.store import retention
 from paceline.store.queue import Conflict, EventRow, LogRow, QuarantineRow, Writing
 from paceline.store.reader import naming_damage
 from paceline.store.store import Store, is_the_contents_fault, refusal
@@ -313,3 +314,41 @@ def _store_item(writing: Writing, job: Job, attempt: int, follower: str, item: I
         writing.keep_samples(run_id, part.case_index, part.attempt, part.metric, part.unit, part.values)
     if item.text:
         writing.log(job.id, LogRow(attempt, item.number, item.at, item.text, follower))
+
+
+_PAUSE = timedelta(hours=1)  # between two looks, when nothing is left to remove
+_STATES = [state.value for state in FINAL]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How long what is over stays; None is for ever."""
+
+    jobs: timedelta | None = timedelta(days=90)
+    logs: timedelta | None = timedelta(days=30)
+
+
+class Pruning:
+    """Removes a little at each look, so that nobody waits for it."""
+
+    def __init__(self, store: Store, policy: Policy) -> None:
+        self._store = store
+        self._policy = policy
+        self._next: datetime | None = None
+        self._has_pruned = False
+
+    def look(self, now: datetime) -> None:
+        """Remove some of what is due, and give the room back once nothing more is."""
+        if self._next is not None and now < self._next:
+            return
+        pruned = 0
+        if self._policy.logs is not None:
+            pruned += retention.prune_logs(self._store, _STATES, now - self._policy.logs)
+        if self._policy.jobs is not None:
+            pruned += retention.prune_jobs(self._store, _STATES, now - self._policy.jobs)
+        if pruned:
+            self._has_pruned = True
+            return
+        if self._has_pruned:
+            retention.shrink(self._store, whole=False)
+        self._has_pruned, self._next = False, now + _PAUSE

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter
 
 from paceline.core.case import Case
-from paceline.core.json_text import check_depth
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, Measurement, Outcome, Record, RecordWarning
-from paceline.core.run import Run
-from paceline.core.session import machine_key
+from paceline.core.run import Run, machine_key
 from paceline.core.subject import Description
-from paceline.core.text import clean, clean_all
+from paceline.core.text import check_depth, clean, clean_all
 
 RUN = ("id", "name", "status", "started_at", "ended_at", "version", "session", "command", "tags", "environment")
 RECORD = ("run_id", "case", "attempt", "outcome", "cause", "seconds", "facts", "warnings", "conditions", "description")

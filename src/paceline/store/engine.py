@@ -33,7 +33,7 @@ from paceline.core.benchmark import described
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
 from paceline.core.files import open_private, private_directory, sync_directory
-from paceline.core.session import machine_key, sessions_of
+from paceline.core.run import machine_key, sessions_of
 from paceline.core.text import clean_all
 from paceline.store import codec, spool
 from paceline.store.location import (

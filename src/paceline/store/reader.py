@@ -27,8 +27,7 @@ from paceline.core.files import close_to_others
 from paceline.core.gc_pause import no_garbage
 from paceline.core.grouping import group_by
 from paceline.core.record import Measurement, PackedSamples, Record
-from paceline.core.run import Run, RunRecords, RunRow
-from paceline.core.session import machine_key
+from paceline.core.run import Run, RunRecords, RunRow, machine_key
 from paceline.core.stats import Summary
 from paceline.core.text import clean_all
 from paceline.store import codec, spool

@@ -28,8 +28,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.metric import Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, PackedSamples, Record
-from paceline.core.run import Run, RunRecords, RunStatus
-from paceline.core.session import machine_key, session_of
+from paceline.core.run import Run, RunRecords, RunStatus, machine_key, session_of
 from paceline.store import codec, location, spool
 from paceline.store.location import Location
 from paceline.store.queue import JobQueue, Writing

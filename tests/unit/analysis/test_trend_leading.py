@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.analysis.trend.leading import TrendStanding, leading_series, standing
+from paceline.analysis.trend.series import TrendStanding, leading_series, standing
 from support.records import STEP_TIME
 from support.trend_records import levels, runs_of
 

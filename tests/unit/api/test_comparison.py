@@ -72,7 +72,7 @@ def test_a_notebook_and_files_show_it(tmp_path: Path) -> None:
 
 
 def test_a_data_frame(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="install it with: pip install pandas")
     frame = paceline.compare(BEFORE, AFTER).to_dataframe()
     assert list(frame["verdict"]).count("worse") == 1
     assert {"ratio", "low", "high", "sentence"} <= set(frame.columns)

@@ -23,7 +23,7 @@ def decode(batch: int = 8, kind: str = "greedy", *, seed: int = 1) -> int:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cloudpickle")
+    pytest.importorskip("cloudpickle", reason="install it with: pip install '.[python]'")
     return tmp_path_factory.mktemp("functions") / "results.db"
 
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import paceline
-from paceline.api.objects import named
+from paceline.api.run import named
 from paceline.core.shipping import ship, unship
 from paceline.models.sources import check_model, find_model
 from paceline.models.sources.pickled import FOLDER
 from support.refused import refused
 
-pytest.importorskip("cloudpickle")
+pytest.importorskip("cloudpickle", reason="install it with: pip install '.[python]'")
 
 
 class Net(torch.nn.Module):

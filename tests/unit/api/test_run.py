@@ -150,7 +150,7 @@ def test_without_pandas_a_data_frame_says_what_to_install(single: paceline.Resul
 
 
 def test_a_data_frame_has_a_row_for_each_measurement(swept: paceline.Result) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="install it with: pip install pandas")
     frame = swept.to_dataframe()
     assert isinstance(frame, pandas.DataFrame)
     times = frame[frame["metric"] == "time"]

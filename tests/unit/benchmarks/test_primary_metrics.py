@@ -15,6 +15,7 @@ from support.records import case, record
 REQUIRED: dict[str, dict[str, Any]] = {
     "train": {"model": "resnet50"},
     "inference": {"model": "resnet50"},
+    "generate": {"model": "llama3-8b"},
     "serve": {"model": "resnet50", "slo": {"p99": 0.1}},
     "megatron-gpt": {"code_base": "co"},
 }

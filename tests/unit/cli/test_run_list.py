@@ -101,12 +101,12 @@ def test_a_narrow_terminal_has_the_figures_below(
 ) -> None:
     from rich.console import Console
 
-    from paceline.cli import _run_list
+    from paceline.cli.results import show_runs
     from paceline.report.render import terminal
 
     monkeypatch.setattr(terminal, "open_console", lambda: Console(width=80, force_terminal=True, no_color=True))
     with open_store(store) as opened:
-        _run_list.show(listed(RunGlances(opened), 20))
+        show_runs(listed(RunGlances(opened), 20))
     printed = " ".join(capsys.readouterr().out.split())
     assert LONG in printed
     assert "tagged before" in printed and "warnings: short 1" in printed

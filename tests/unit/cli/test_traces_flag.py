@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.api.tracing import folder_of, refuse_if_none_can, with_traces
+from paceline.api.running import folder_of, refuse_if_none_can, with_traces
 from paceline.cli._running import joined_value
 from paceline.core.case import Case
 from support.refused import refused

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.published.table import published_rows
+from paceline.analysis.published import published_rows
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from support.refused import refused

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.core.environment import Environment
-from paceline.core.run import Run
-from paceline.core.session import continues, machine_key, session_of, sessions_of
+from paceline.core.run import Run, continues, machine_key, session_of, sessions_of
 from support.records import ENVIRONMENT, STARTED
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.json_text import parse_json
-from paceline.core.text import clean, clean_all
+from paceline.core.text import clean, clean_all, parse_json
 
 
 @pytest.mark.parametrize(

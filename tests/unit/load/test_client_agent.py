@@ -24,7 +24,7 @@ from paceline.load.generator import socket_limit
 from paceline.load.request import Endpoint
 from paceline.load.task import WorkerTask, payload_message, read_task, task_message
 from paceline.load.trace import BROKEN, WorkerResults
-from paceline.remote import messages
+from paceline.remote import agent as messages
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
 from support.traces import trace

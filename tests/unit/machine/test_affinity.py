@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core.errors import InputError
 from paceline.machine import fitness
-from paceline.machine.affinity import read_affinity, show_cpu_list
+from paceline.machine.cpu import read_affinity, show_cpu_list
 
 ALL = range(8)
 

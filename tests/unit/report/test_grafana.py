@@ -16,12 +16,13 @@ from click.testing import CliRunner
 from paceline.cli.show import command as show
 from paceline.core.run import RunRecords
 from paceline.report.export import openmetrics
-from paceline.report.grafana import WIDTH, queries
+from paceline.report.grafana import queries
 from support.leading import served_in
 from support.micro_records import micro_run
 from support.records import literal_run, sample_run
 from support.serving_records import rates_run
 
+WIDTH = 24  # of a row, in Grafana's units
 CHOSEN = {"$benchmark": ".*", "$case": ".*", "$__rate_interval": "5m"}
 
 

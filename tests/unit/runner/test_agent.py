@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from paceline.core import registry
+from paceline.remote import agent as messages
 from paceline.remote import agent as remote_agent
-from paceline.remote import messages
 from paceline.remote.agent import Orders
 from paceline.runner import agent as agent_module
 from paceline.runner.agent import Agent

@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from paceline.machine import container
-from paceline.runner import memory_watch
-from paceline.runner.control_group import ControlGroup
-from paceline.runner.memory_watch import MemoryWatch, taken
+from paceline.runner import control_group as memory_watch
+from paceline.runner.control_group import ControlGroup, MemoryWatch, taken
 
 MIB = 1 << 20
 GROW = "x = bytearray(b'1') * (100 << 20); print('ready', flush=True); input()"

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.core.benchmark import Progress
 from paceline.service import leader as leading
 from paceline.service.engines.base import AttemptProgress, LiveFigure
-from paceline.service.follower.live import live_figures
+from paceline.service.follower.measuring import live_figures
 from paceline.service.leader import Leader
 from paceline.store import open_store
 from support.scripted_followers import ScriptedEngine, a_job

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.run import RunRow
-from paceline.service.retention import Policy, Pruning
+from paceline.service.job_store import Policy, Pruning
 from paceline.store import open_store
 from paceline.store.queue import EventRow, LogRow
 from paceline.store.retention import change_run, change_tags, delete_runs, divide, shrink

@@ -14,7 +14,7 @@ from paceline.core.suite import Suite, expand
 from paceline.runner.suite_file import load_suite
 from paceline.service import admission
 from paceline.service.jobs import MachineNeeds
-from paceline.web import run_again
+from paceline.web import form_fields
 from paceline.web.form_fields import groups_of, read_parameters
 from support.records import STARTED, sample_run
 
@@ -88,11 +88,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.benchmark} {case.title}")
 def test_what_is_run_again_is_the_same_case(case: Case) -> None:
     run = Run(id="run", name="again", started_at=STARTED, version="1", cases=[case])
-    document = admission.read_document(run_again.suite_text(run, [case]), "the suite")
+    document = admission.read_document(form_fields.suite_text(run, [case]), "the suite")
     suite = Suite.read(document, "again")
     (again,) = expand(suite, BENCHMARKS.registry().get, MachineNeeds().here())
     assert again.parameters == case.parameters
-    typed = run_again.form_values(case)
+    typed = form_fields.form_values(case)
     known = {entry.name for group in groups_of(BENCHMARKS.get(case.benchmark).Parameters) for entry in group.entries}
     assert typed.keys() <= known
     assert read_parameters(typed, BENCHMARKS.get(case.benchmark).Parameters)[1] == {}
@@ -102,5 +102,5 @@ def test_repetitions_are_one_entry() -> None:
     case = CASES[0]
     run = Run(id="run", name="again", started_at=STARTED, version="1")
     cases = [case.model_copy(update={"index": place, "repeat": place + 1}) for place in range(3)]
-    (entry,) = admission.read_document(run_again.suite_text(run, cases), "the suite")["cases"]
+    (entry,) = admission.read_document(form_fields.suite_text(run, cases), "the suite")["cases"]
     assert entry["repeat"] == 3

@@ -22,8 +22,7 @@ from paceline.analysis.compare.verdicts import Broken, Comparison, Pairing
 from paceline.analysis.figures import shortened
 from paceline.core.device import is_accelerator
 from paceline.core.errors import InputError
-from paceline.core.run import Run, RunRecords
-from paceline.core.session import machine_key, sessions_of
+from paceline.core.run import Run, RunRecords, machine_key, sessions_of
 from paceline.core.uncertainty import ENOUGH
 
 # Earlier runs of the machines of these runs, but not these themselves, with the metrics named.

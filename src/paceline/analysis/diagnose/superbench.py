@@ -19,64 +19,17 @@ from paceline.analysis.diagnose.table import Failure, MetricColumn, NodeResults
 from paceline.core.case import Case, Category
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
-from paceline.core.files import read_text
-from paceline.core.json_text import parse_json
+from paceline.core.files import read_text, shipped_rows
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import Summary
 from paceline.core.subject import SUPERBENCH, Alias
+from paceline.core.text import parse_json
 
 RETURN_CODE = "return_code"
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
-_HIGHER, _LOWER, _NEITHER = Better.HIGHER, Better.LOWER, Better.NEITHER
 
-# What ends a metric's name, of which benchmark, with unit and direction; the first that fits holds.
-_UNITS: tuple[tuple[str, str, str, Better], ...] = (
-    (r".*", r"return_code", "", _NEITHER),
-    (r"(kernel-launch)", r"(event|wall)_(time|overhead)", "ms", _LOWER),
-    (r"gemm-flops", r".*_flops|FP\d+(_TC)?|TF32_TC|BF16_TC", "GFLOP/s", _HIGHER),
-    (r"gemm-flops", r".*_iops|INT\d+_TC", "GOP/s", _HIGHER),
-    (r"(cublaslt|hipblaslt)-gemm", r".*_flops", "TFLOP/s", _HIGHER),
-    (r"(cublas|cudnn)-function", r".*_time(_.*)?", "µs", _LOWER),
-    (r"(cublas|cudnn)-function", r".*_(error_rate|error)", "", _LOWER),
-    (r"(cublas|cudnn)-function", r".*_correctness", "", _HIGHER),
-    (r"pytorch-(sharding-)?matmul|pytorch-comp.*overlap", r".*(_time|_cost)|nosharding|all.*", "ms", _LOWER),
-    (r"(ort|tensorrt)-inference", r".*_time.*", "ms", _LOWER),
-    (r"pytorch-dist-inference|dist-inference", r"step_times.*", "ms", _LOWER),
-    (r"mem-bw|gpu-copy-bw|gpu-sm-copy-bw|nvbandwidth", r".*(_bw|_BW)|[dh]to[dh]", "GB/s", _HIGHER),
-    (r"nvbandwidth", r".*_lat", "µs", _LOWER),
-    (r"gpu-stream", r".*_bw", "GB/s", _HIGHER),
-    (r"gpu-stream", r".*_ratio", "%", _HIGHER),
-    (r"cpu-stream", r".*_throughput", "MB/s", _HIGHER),
-    (r"cpu-stream", r".*_time_(avg|min|max)", "s", _LOWER),
-    (r"cpu-hpl", r"throughput", "GFLOP/s", _HIGHER),
-    (r"cpu-hpl", r"time", "s", _LOWER),
-    (r"cpu-hpl", r"tests_pass", "", _HIGHER),
-    (r"cpu-memory-bw-latency", r".*_bw", "MB/s", _HIGHER),
-    (r"cpu-memory-bw-latency", r".*_lat", "ns", _LOWER),
-    (r"(nccl|rccl|gloo|mpi)-bw", r".*_(busbw|algbw)", "GB/s", _HIGHER),
-    (r"(nccl|rccl|gloo|mpi)-bw", r".*_time", "µs", _LOWER),
-    (r"ib-loopback", r"ib_\w+_bw_\d+", "GB/s", _HIGHER),
-    (r"ib-loopback", r"IB_\w+_Avg_\d+", "MB/s", _HIGHER),
-    (r"ib-traffic", r".*_bw_.*", "GB/s", _HIGHER),
-    (r"ib-traffic", r".*_lat_.*", "µs", _LOWER),
-    (r"tcp-connectivity", r".*_time_(min|max|avg)", "ms", _LOWER),
-    (r"tcp-connectivity", r".*_success_rate", "%", _HIGHER),
-    (r"tcp-connectivity", r".*_successed_count", "", _HIGHER),
-    (r"tcp-connectivity", r".*_failed_count", "", _LOWER),
-    (r"disk-benchmark", r".*_iops", "1/s", _HIGHER),
-    (r"disk-benchmark", r".*_lat_ns_.*", "ns", _LOWER),
-    (r"gpu-burn", r"gpu_\d+_pass", "", _HIGHER),
-    (r"megatron-.*", r".*_(step_time|iteration_time)", "ms", _LOWER),
-    (r"megatron-.*", r".*_throughput", "samples/s", _HIGHER),
-    (r"megatron-.*", r".*_tflops", "TFLOP/s", _HIGHER),
-    (r"megatron-.*", r".*_mem_allocated", "GB", _LOWER),
-    (r".*models?(-benchmarks)?", r"(.*_)?(step_?time)(_.*)?", "ms", _LOWER),
-    (r".*models?(-benchmarks)?", r"(.*_)?throughput(_.*)?", "samples/s", _HIGHER),
-    (r"monitor|", r"gpu_temperature", "°C", _NEITHER),
-    (r"monitor|", r"gpu_power(_limit)?", "W", _NEITHER),
-)  # fmt: skip
 # What of a node a benchmark is about; one that is not listed stands for itself.
 _COMPONENTS = tuple(
     (re.compile(pattern), component)
@@ -89,7 +42,10 @@ _COMPONENTS = tuple(
         (r"megatron-.*|.*models?(-benchmarks)?", Category.TRAINING),
     )
 )
-_COMPILED = tuple((re.compile(one), re.compile(other), unit, better) for one, other, unit, better in _UNITS)
+_UNITS = tuple(
+    (re.compile(row["benchmark"]), re.compile(row["metric"]), row["unit"], Better(row["better"]))
+    for row in shipped_rows("paceline.analysis.diagnose", "superbench_units.csv")
+)
 
 
 def read_results(path: Path) -> list[RunRecords]:
@@ -122,7 +78,7 @@ def column_of(key: str) -> MetricColumn:
     component = next(
         (name.value for pattern, name in _COMPONENTS if pattern.fullmatch(benchmark)), benchmark or "other"
     )
-    for of_benchmark, of_metric, unit, better in _COMPILED:
+    for of_benchmark, of_metric, unit, better in _UNITS:
         if of_benchmark.fullmatch(benchmark) and of_metric.fullmatch(metric):
             return MetricColumn(key, unit, better, leads=better is not Better.NEITHER, component=component)
     return MetricColumn(key, leads=False, component=component)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.plan.timing import LIBAI, Cluster, step_time
+from paceline.analysis.published.libai import libai_rows
 from paceline.core.errors import PacelineError
+from paceline.core.files import shipped_rows
 from paceline.core.layout import Layout
-from paceline.core.transformer import Transformer
+from paceline.core.transformer import Transformer, as_published, transformer
 
 Vector = NDArray[np.float64]
 
@@ -190,3 +194,28 @@ def _least_squares(residuals: Callable[[Vector], Vector], start: Vector, damping
 
 def _slopes(residuals: Callable[[Vector], Vector], numbers: Vector, errors: Vector) -> Vector:
     return np.column_stack([(residuals(numbers + step) - errors) / STEP for step in STEP * np.eye(numbers.size)])
+
+
+System = Literal["libai", "megatron"]
+
+
+@lru_cache
+def published_observations(system: System) -> tuple[Observation, ...]:
+    """Every published row once, in the table's order, less those whose layout contradicts itself."""
+    unique: dict[Layout, Observation] = {}
+    for row in libai_rows():
+        if not row.is_contradictory:
+            model = as_published(transformer(row.layout.model, row.layout.layers))
+            unique.setdefault(row.layout, Observation(model, row.layout, float(getattr(row, system))))
+    return tuple(unique.values())
+
+
+@lru_cache
+def h200_observations() -> tuple[Observation, ...]:
+    """What the benchmark `parallel` measured on one H200."""
+    observations = []
+    for row in shipped_rows("paceline.analysis.plan", "h200.csv"):
+        layout = Layout.parse(row["layout"])
+        model = transformer(layout.model, layout.layers, int(row["hidden"]), int(row["heads"]))
+        observations.append(Observation(model, layout, float(row["samples_per_s"])))
+    return tuple(observations)

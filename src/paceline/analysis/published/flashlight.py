@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
+from paceline.analysis.published import PublishedTable, published_rows, shown_number, shown_rate
 from paceline.core.case import Category
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.analysis.published.table import PublishedTable, published_rows, shown_number, shown_rate
+from paceline.analysis.published import PublishedTable, published_rows, shown_number, shown_rate
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import ServedLoad

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.published.table import PublishedTable, published_rows, shown_rate
+from paceline.analysis.published import PublishedTable, published_rows, shown_rate
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Outcome, Record

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
+from paceline.analysis.published import PublishedTable, published_rows
 from paceline.analysis.published.flashlight import GPUS, METRICS, NAMES, flashlight_tables
 from paceline.analysis.published.inferbench import inferbench_tables
 from paceline.analysis.published.libai import PublishedRow, libai_rows, libai_tables
-from paceline.analysis.published.table import PublishedTable, published_rows
 from paceline.core.case import Case, Category
 from paceline.core.errors import unknown
 from paceline.core.metric import Better, Merge, Metric

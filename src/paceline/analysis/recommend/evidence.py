@@ -13,8 +13,7 @@ from paceline.analysis.recommend.question import ERRORS, PERCENTILES
 from paceline.core.case import Category
 from paceline.core.grouping import group_by
 from paceline.core.record import At, Measurement, Outcome, Record
-from paceline.core.run import Run, RunRecords
-from paceline.core.session import sessions_of
+from paceline.core.run import Run, RunRecords, sessions_of
 from paceline.core.stats import resolves
 from paceline.core.tails import missing, tails
 from paceline.core.uncertainty import SEPARATE, Part, estimates

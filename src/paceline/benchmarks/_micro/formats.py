@@ -27,6 +27,10 @@ _STEPS = {
     "int8": (0.0, 0.0, 0.0),
 }
 
+# How far an element of several products in a row may lie from fp64, as a part of its size and the typical one: what is
+# between them is rounded too.
+_CHAINED = {"fp32": 1e-4, "tf32": 3e-2, "fp16": 3e-2, "bf16": 0.15}
+
 
 def check_device(precision: str, device: Device) -> None:
     """Raise Unsupported, with the reason, for a format that the device does not compute in."""
@@ -82,4 +86,18 @@ def largest_error(wrong: str, precision: str, result: Tensor, exact: Tensor, mag
         where = [int(i) for i in (~(share <= 1.0)).nonzero()[0]]
         distance = f"{largest:.3g} times as far from the fp64 result as the format allows"
         raise SilentCorruption(f"{wrong} at {where}: {distance}")
+    return largest
+
+
+def chained_error(wrong: str, precision: str, result: Tensor, exact: Tensor) -> float:
+    """Like `largest_error`, for several products in a row; each row of the last axis is a result by itself.
+
+    Typical is what the row and the whole are made of: a row may be exactly zero, as the gradient of a causal mask's
+    first query is.
+    """
+    typical = exact.square().mean(-1, keepdim=True).sqrt() + exact.square().mean().sqrt()
+    allowed = _CHAINED[precision] * (exact.abs() + typical)
+    largest = float(((result.double() - exact).abs() / allowed).max())
+    if not largest <= 1.0:  # also where it is not a number
+        raise SilentCorruption(f"{wrong}: {largest:.3g} times as far from the fp64 result as the format allows")
     return largest

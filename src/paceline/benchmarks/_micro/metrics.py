@@ -31,6 +31,18 @@ PEAK_SHARE = rate_metric(
     unit="%",
 )
 
+PRODUCT_SHARE = rate_metric(
+    "product_share",
+    "part of the rate of a plain matrix product in this format, measured in the same case",
+    Merge.MEAN,
+    unit="%",
+)
+
+
+def product_share(product: Peak, work: float, time: Measurement) -> Measurement:
+    """Work over time as a percentage of what a matrix product reached."""
+    return Measurement.of_rate(PRODUCT_SHARE, 100.0 * work / product.rate, time)
+
 
 def peak_share(
     peak: Peak | None, work: float, time: Measurement, unknown: str = "no datasheet for this device"

@@ -24,7 +24,7 @@ from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
 from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ShownCeiling, Work
 from paceline.devices import Device, open_device
-from paceline.measure.memory import peak_flops
+from paceline.measure.memory import Peak, peak_flops
 from paceline.models.base import set_fp32_mode
 
 if TYPE_CHECKING:
@@ -295,6 +295,14 @@ class Product:
             return out
 
         return call
+
+
+def product_rate(session: MicroSession, precision: NumberFormat, seed: int) -> Peak:
+    """What a plain product does in this format, timed in a session whose other work is a part of it."""
+    product = Product(GemmParameters(precision=precision, seed=seed), session.device)
+    m, n, k = product.shape
+    time = session.time(product.call, TIME, at={"reference": "matrix product"}, graph=True).time
+    return Peak(2.0 * m * n * k / time.summary.mean, f"measured in this case: {m}x{n}x{k} by {product.how}")
 
 
 def _default_size(parameters: GemmParameters, device: Device) -> int:

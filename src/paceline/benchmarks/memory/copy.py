@@ -123,7 +123,7 @@ class Copy(TorchBenchmark[CopyParameters]):
                 points = [copies.time(session, size) for size in sizes]
         rates = [point.rate(BANDWIDTH, float(point.at["size"]) * copies.at_once) for point in points]
         times = [point.time for point in points]
-        share, peak_facts = _peak_share(way, device, context.target, sizes[-1], rates[-1], headline(times))
+        share, peak_facts = share_of_peak(way, device, context.target, sizes[-1], rates[-1], headline(times))
         facts = {
             "direction": way,
             "host_memory": parameters.host_memory if way not in ("d2d", "h2h") else None,
@@ -294,7 +294,7 @@ def compare(sent: host.Bytes, arrived: host.Bytes, way: str) -> None:
     )
 
 
-def _peak_share(
+def share_of_peak(
     way: Way, device: Device, target: str, size: int, rate: Measurement, time: Measurement
 ) -> tuple[list[Measurement], dict[str, Any]]:
     """What part of the peak bandwidth the largest copy reached, where the peak is known and bears on it."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.analysis.compare.sequential import Decision, critical, rounds_to_decide
+from paceline.analysis.compare.rounds import Decision, critical, rounds_to_decide
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.core.quantity import show_duration
 from paceline.core.stats import CONFIDENCE
 from paceline.report.compare import document as compare
-from paceline.report.compare.document import change_words, gain_words, metric_words
+from paceline.report.compare.words import change_words, gain_words, metric_words
 from paceline.report.document import Document, Lines, Section
 from paceline.report.numbers import between, percent, ratio
 from paceline.report.text import one_line

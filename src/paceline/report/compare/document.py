@@ -1,4 +1,4 @@
-"""A comparison in words, as a page and for programs: the answer, the chart of ratios, the table, and the basis."""
+"""A comparison as a page and for programs: the answer, the chart of ratios, the table, and the basis."""
 
 from __future__ import annotations
 
@@ -11,223 +11,37 @@ from pydantic_core import to_json
 from paceline.analysis.compare.limits import Undecided, Violation
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
-from paceline.analysis.compare.verdicts import RESOLVED, Comparison, ComparisonRow, ComparisonVerdict, Mean, Pairing
+from paceline.analysis.compare.verdicts import RESOLVED, Comparison, ComparisonRow, ComparisonVerdict, Pairing
 from paceline.analysis.figures import shortened
-from paceline.core.metric import Better
-from paceline.core.uncertainty import SEPARATE, Level
+from paceline.core.uncertainty import Level
 from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
+from paceline.report.compare.words import (
+    answer,
+    gains,
+    mean_words,
+    metric_words,
+    ordered,
+    undecided_words,
+    verdict_words,
+    violation_words,
+)
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
-from paceline.report.numbers import SI_UNITS, between, percent, ratio, show_at, show_value
+from paceline.report.numbers import SI_UNITS, between, ratio, show_value
 from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Spec
-from paceline.report.text import heading, humanize, one_line, when
+from paceline.report.text import heading, one_line, when
 
 NAMED = 8  # cases that a sentence can hold
 MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
 MOST_DRAWN = 40  # ratios in the chart
 PLANE = 560  # pixels that the ratios span, between names and words
-LEVEL = 0.0005  # parts from a mean of 1 that no words have
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
-_WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
-_TIMES = ("s", "ms", "µs", "us", "ns")
 COLUMNS = (
     *("reference", "new", "case", "category", "metric", "scope", "at", "unit", "better"),
     *("reference_value", "new_value", "ratio", "low", "high", "confidence", "chance", "verdict"),
     *("sentence", "level", "units_needed"),
     *(f"{side}_{name}" for name in ("runs", "parts", "samples", "warnings") for side in ("reference", "new")),
 )
-
-
-def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> str:
-    """A gain as people say it: `3.1 % slower`, `2.4x faster`; above 1 is better."""
-    word = better if gain >= 1 else worse
-    if gain >= 2 or gain <= 0.5:
-        return f"{max(gain, 1 / gain):.3g}x {word}"
-    return f"{percent(abs(gain - 1))} {word}"
-
-
-def change_words(row: ComparisonRow) -> str:
-    """What the ratio says, whether it is significant or not."""
-    if row.ratio.value is None:
-        return "no ratio: a value is zero, negative or not a number"
-    return _worded(row, row.gain if row.gain and _is_speed(row) else row.ratio.value)
-
-
-def verdict_words(row: ComparisonRow) -> str:
-    """What it comes to, in one of few forms; `remedy` says what would decide it."""
-    low, high = _gains(row) if _is_speed(row) else _ends(row)
-    match row.verdict:
-        case ComparisonVerdict.SAME:
-            return f"any difference larger than {percent(row.ruled_out or 0.0)} is ruled out"
-        case ComparisonVerdict.UNDECIDED if row.ratio.interval is None and row.ratio.units[0] > 1:
-            return f"cannot be decided from {row.ratio.units[0]} rounds"
-        case ComparisonVerdict.UNDECIDED if row.ratio.interval is None:
-            return f"cannot be decided from one {_unit_of(row)} each"
-        case ComparisonVerdict.UNDECIDED:
-            return f"cannot be decided: {_worded(row, low)} to {_worded(row, high)}"
-        case ComparisonVerdict.NONE:
-            return change_words(row)
-    words = _worded(row, low).rsplit(" ", 1)[-1]
-    valued = "" if _is_speed(row) or row.gain is None else f", {row.verdict.value}"
-    if low >= 2 or high <= 0.5:
-        least, most = sorted(max(end, 1 / end) for end in (low, high))
-        return f"{least:.3g}x to {most:.3g}x {words}{valued}"
-    nearest, farthest = (percent(part).removesuffix(" %") for part in sorted((abs(low - 1), abs(high - 1))))
-    return f"{words} by {nearest} to {farthest} %{valued}"
-
-
-def remedy(row: ComparisonRow, *, is_paired: bool = False) -> str:
-    """What would decide it; nothing where it is decided."""
-    if row.verdict is not ComparisonVerdict.UNDECIDED:
-        return ""
-    unit = "round" if is_paired else row.ratio.level.value
-    if row.ratio.interval is None and is_paired:
-        return "measure more rounds"
-    if any(row.published):
-        return _remedy_of_published(row)
-    if row.ratio.interval is None:
-        if _unit_of(row) == "run":
-            return f"repeat with at least {SEPARATE} runs of each side within an hour"
-        return f"repeat with both sides in one session, or with at least {SEPARATE} sessions of each"
-    return f"{_enough(row, unit)} of each side would show a difference of {RESOLVED:.0%}".replace("%", " %")
-
-
-def _remedy_of_published(row: ComparisonRow) -> str:
-    """A published figure cannot be repeated, and comes without its scatter."""
-    if all(row.published):
-        return "measure both sides, as published figures come without their scatter"
-    if row.ratio.interval is None:
-        return f"measure the published side too, or yours in at least {SEPARATE} sessions"
-    many = _enough(row, row.ratio.level.value)
-    return f"measure the published side too: {many} of each would show a difference of {RESOLVED:.0%}".replace(
-        "%", " %"
-    )
-
-
-def _enough(row: ComparisonRow, unit: str) -> str:
-    return f"about {row.units_needed} {unit}s" if row.units_needed else f"more than 1,000 {unit}s"
-
-
-def _unit_of(row: ComparisonRow) -> str:
-    """What each side has one of, where nothing can be decided: runs, unless those of a session are several."""
-    if all(row.published):
-        return "published figure"
-    return "run" if row.ratio.runs == (1, 1) else row.ratio.level.value
-
-
-def _ends(row: ComparisonRow) -> tuple[float, float]:
-    """Of the interval, or twice the ratio where there is none."""
-    interval, value = row.ratio.interval, row.ratio.value or 1.0
-    return (interval.low, interval.high) if interval else (value, value)
-
-
-def _gains(row: ComparisonRow) -> tuple[float, float]:
-    """The ends turned so that more than 1 is better."""
-    low, high = _ends(row)
-    return (1 / high, 1 / low) if row.metric.better is Better.LOWER and low > 0 else (low, high)
-
-
-def _worded(row: ComparisonRow, ratio: float) -> str:
-    """In the words of the metric: what takes time is faster or slower, a size is higher or lower."""
-    return gain_words(ratio) if _is_speed(row) else gain_words(ratio, "higher", "lower")
-
-
-def _is_speed(row: ComparisonRow) -> bool:
-    unit = row.metric.unit
-    return row.metric.better is not Better.NEITHER and (unit in _TIMES or unit.endswith("/s"))
-
-
-def metric_words(row: ComparisonRow) -> str:
-    """The metric's name, and the point of a sweep or the rank that it was measured at."""
-    at = f" at {show_at(row.at)}" if row.at else ""
-    return one_line(f"{humanize(row.metric.name)}{at} {row.scope}")
-
-
-def ordered(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """What got worse first, the most first; then what got better; then the rest as it was measured."""
-    order, signs = list(_WORDS), {ComparisonVerdict.WORSE: 1.0, ComparisonVerdict.BETTER: -1.0}
-
-    def key(row: ComparisonRow) -> tuple[int, float]:
-        rank = order.index(row.verdict) if row.verdict in order else len(order)
-        return rank, signs.get(row.verdict, 0.0) * (row.gain or 0.0)
-
-    return sorted(rows, key=key)
-
-
-def answer(pairing: Pairing, *, is_paired: bool = False) -> str:
-    """The one sentence that leads."""
-    rows = ordered(pairing.rows)
-    if len(rows) == 1 and not pairing.broken:
-        (row,) = rows
-        sides = f"{pairing.new.name} against {pairing.reference.name}: " if is_paired else ""
-        sure = f", ratio {ratio(row.ratio.value)} ({between(row.ratio.interval)})" if row.ratio.interval else ""
-        decide = f"; {advice}" if (advice := remedy(row, is_paired=is_paired)) else ""
-        values = f"{show_value(row.ratio.reference, row.metric.unit)} to {show_value(row.ratio.new, row.metric.unit)}"
-        warnings = "; with warnings" if any(row.warnings) else ""
-        about = f"{sides}{row.label}: {metric_words(row)} {verdict_words(row)}, {values}{sure}"
-        return one_line(f"{about}{decide}{warnings}.")
-    parts = []
-    of = f" of {len(rows)}"
-    for verdict, word in _WORDS.items():
-        matches = [row for row in rows if row.verdict is verdict]
-        if matches:
-            most = f"{one_line(matches[0].label)}, {verdict_words(matches[0])}"
-            parts.append(f"{len(matches)}{of} {word} ({'most of all ' if len(matches) > 1 else ''}{most})")
-            of = ""
-    if same := [row.ruled_out or 0.0 for row in rows if row.verdict is ComparisonVerdict.SAME]:
-        counted = f"all {len(same)}" if len(same) == len(rows) else f"{len(same)}{of}"
-        parts.append(f"in {counted} any difference larger than {percent(max(same))} is ruled out")
-        of = ""
-    if open_rows := [row for row in rows if row.verdict is ComparisonVerdict.UNDECIDED]:
-        counted = f"all {len(open_rows)}" if len(open_rows) == len(rows) else f"{len(open_rows)}{of}"
-        alone = {_unit_of(row) for row in open_rows if row.ratio.interval is None}
-        why = (
-            f" from one {alone.pop()} each" if len(alone) == 1 and not any(r.ratio.interval for r in open_rows) else ""
-        )
-        parts.append(f"{counted} cannot be decided{why}: {_most_asked(open_rows, is_paired=is_paired)}")
-    if pairing.broken:
-        parts.append(f"{len(pairing.broken)} succeeded on one side only")
-    if pairing.means:
-        mean = pairing.means[0]
-        interval = f" ({between(mean.interval)})" if mean.interval else ", which is not decided"
-        parts.append(f"{_mean_words(mean)} on the geometric mean{interval}")
-    if warned := sum(any(row.warnings) for row in rows):
-        parts.append(f"{warned} with warnings")
-    return one_line(heading("; ".join(parts) or "nothing could be compared") + ".")
-
-
-def _most_asked(rows: Sequence[ComparisonRow], *, is_paired: bool) -> str:
-    """What would decide all of these: that of the one that needs the most."""
-    return remedy(max(rows, key=lambda row: (row.ratio.interval is None, row.ratio.scatter)), is_paired=is_paired)
-
-
-def _mean_words(mean: Mean) -> str:
-    if mean.interval is not None and not mean.is_change:
-        largest = max(mean.interval.high, 1 / mean.interval.low) - 1
-        return f"any difference larger than {percent(largest)} ruled out"
-    return "equal" if abs(mean.value - 1) < LEVEL else gain_words(mean.value, "better", "worse")
-
-
-def violation_words(violation: Violation) -> str:
-    """One line for what a gate does not let through."""
-    against = f"{violation.pairing.new.name} against {violation.pairing.reference.name}"
-    if violation.row is None:
-        return one_line(f"{violation.label}: did not succeed any more ({violation.reason}) [{against}]")
-    row = violation.row
-    sure = f", {between(row.ratio.interval)}" if row.ratio.interval else ", no interval"
-    return one_line(
-        f"{violation.limit}: {violation.label}: {metric_words(row)} {verdict_words(row)} "
-        f"(ratio {ratio(row.ratio.value)}{sure}) [{against}]"
-    )
-
-
-def undecided_words(one: Undecided) -> str:
-    """One line for what a gate can neither pass nor fail."""
-    row, against = one.row, f"{one.pairing.new.name} against {one.pairing.reference.name}"
-    decide = (
-        remedy(row) or f"its interval {between(row.ratio.interval)} reaches beyond the bound: repeat with more runs"
-    )
-    return one_line(f"{one.limit}: {row.label}: {metric_words(row)} {verdict_words(row)}: {decide} [{against}]")
 
 
 def forest(pairing: Pairing) -> Chart | None:
@@ -258,7 +72,7 @@ def forest(pairing: Pairing) -> Chart | None:
 
 def _value(row: ComparisonRow, alone: bool) -> Spec:
     gain, interval = row.gain or 1.0, row.ratio.interval
-    low, high = _gains(row)
+    low, high = gains(row)
     return {
         "case": one_line(row.label if alone else f"{row.label}, {metric_words(row)}"),
         "gain": gain,
@@ -373,7 +187,7 @@ def _means(pairing: Pairing) -> Section:
     means = pairing.means
     if len(means) < 2:
         return Section()
-    verdicts = [_mean_words(mean) if mean.interval else "no interval" for mean in means]
+    verdicts = [mean_words(mean) if mean.interval else "no interval" for mean in means]
     columns = (
         Column.of("Kind", [one_line(mean.category or "all") for mean in means], numeric=False),
         Column.of("Cases", [str(mean.count) for mean in means]),
@@ -442,7 +256,7 @@ def _levels(pairing: Pairing) -> Iterator[str]:
             "earlier runs of the case on this machine show it either, a ratio has no interval."
         )
         if pairing.means and pairing.means[0].interval is None:
-            together = _mean_words(pairing.means[0])
+            together = mean_words(pairing.means[0])
             yield f"That all cases together are {together} may be a shift of the session as well as a change."
 
 

@@ -31,9 +31,9 @@ from paceline.report.document import (
     Tone,
 )
 from paceline.report.export.csv import csv_text
+from paceline.report.export.xlsx import add_sheet, append_row, make_cell, new_workbook, saved
 from paceline.report.numbers import change, share, show_value
 from paceline.report.text import humanize, one_line
-from paceline.report.workbook import add_sheet, append_row, make_cell, new_workbook, saved
 
 NAMED = 4  # nodes that a sentence can hold
 REASONS = 6  # per node on a terminal; other forms have all

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.core.errors import InputError
-from paceline.core.json_text import parse_json
 from paceline.core.record import Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.text import parse_json
 from paceline.report.export import Export
 
 

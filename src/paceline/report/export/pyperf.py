@@ -23,10 +23,10 @@ from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.grouping import group_by
-from paceline.core.json_text import parse_json
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords
+from paceline.core.text import parse_json
 from paceline.report.export import Export
 from paceline.report.export.csv import interval_columns, joined
 from paceline.report.export.pytest_benchmark import time_of

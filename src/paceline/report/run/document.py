@@ -29,8 +29,7 @@ from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
 from paceline.report.run.case_details import case_details, case_key
 from paceline.report.run.columns import SPENT, CaseTable, case_tables, placed_models, short_labels
-from paceline.report.run.lead import answer, cards, ceiling_cards, reached_chart
-from paceline.report.run.overview import overview
+from paceline.report.run.lead import answer, cards, ceiling_cards, overview, reached_chart
 from paceline.report.run.section import report_sections
 from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
 from paceline.report.text import one_line, when

@@ -5,6 +5,7 @@ It depends on no other process: its results go into the spool, and it ends by it
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -27,8 +28,7 @@ from paceline.devices import counts
 from paceline.machine import describe
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
 from paceline.service import admission
-from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples
-from paceline.service.follower.live import EVERY, live_figures
+from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples, LiveFigure
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
 from paceline.service.jobs import STOPPED, FailureKind, JobFailure, MachineNeeds
 from paceline.store import location
@@ -176,3 +176,30 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+EVERY = 1.0  # seconds
+_UNITS = {"rate": "requests/s", "p50": "s", "p99": "s", "failures": "requests/s"}  # of a load
+_RECENT = 100  # samples that tell what is going on now
+_LONGEST = 100  # characters of a name or a unit
+_MOST = 8  # figures
+
+
+def live_figures(progress: Mapping[str, Any], samples: Sequence[float]) -> dict[str, LiveFigure]:
+    """The figures of a report on a case in flight; what is not a finite number is left out."""
+    found: dict[str, tuple[Any, str]] = {}
+    metric, work = progress.get("metric"), progress.get("work")
+    if metric and samples:
+        recent = sorted(samples[-_RECENT:])
+        middle = recent[len(recent) // 2]
+        if work and middle > 0:
+            found["rate"] = (work / middle, progress.get("rate_unit", ""))
+        found[metric] = (middle, progress.get("unit", ""))
+    given = progress.get("load")
+    if isinstance(given, Mapping):
+        found |= {str(name): (value, _UNITS.get(name, "")) for name, value in given.items()}
+    return {
+        clean(name)[:_LONGEST]: LiveFigure(value=value, unit=clean(str(unit))[:_LONGEST])
+        for name, (value, unit) in list(found.items())[:_MOST]
+        if isinstance(value, int | float) and math.isfinite(value)
+    }

@@ -16,8 +16,7 @@ from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.sides import compare
 from paceline.analysis.cost import Prices
 from paceline.analysis.leaderboard import Board, boards
-from paceline.analysis.trend.leading import leading_series, standing
-from paceline.analysis.trend.series import TrendSeries, history
+from paceline.analysis.trend.series import TrendSeries, history, leading_series, standing
 from paceline.core.errors import InputError
 from paceline.machine.profile import price_table
 from paceline.report.compare import document as compare_report

@@ -28,7 +28,7 @@ from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import could_run
 from paceline.service.quotas import OVER_QUOTA
-from paceline.web import run_again
+from paceline.web import form_fields
 from paceline.web.form_fields import PREFIX, Group, groups_of, read_parameters, read_settings
 from paceline.web.job_history import counted, lead_of, listed
 from paceline.web.pages import Page
@@ -263,14 +263,14 @@ def _again(site: Site, run_id: str, index: int | None) -> tuple[Kind, str, dict[
     if not cases:
         message = f"run '{run_id}' has no case {index}: it has {counted(len(run.cases), 'case')}"
         raise InputError("unknown-case", message, key="case", value=index)
-    values = run_again.needs_of(run, cases)
+    values = form_fields.needs_of(run, cases)
     if index is not None and cases[0].benchmark in BENCHMARKS.registry().entries:
         name = cases[0].benchmark
-        typed = {PREFIX + key: text for key, text in run_again.form_values(cases[0]).items()}
+        typed = {PREFIX + key: text for key, text in form_fields.form_values(cases[0]).items()}
         asked = Form([("kind", "benchmark"), ("benchmark", name), ("id", "again"), *typed.items()])
         if not read(asked)[1]:
             return "benchmark", name, values | typed
-    return "yaml", "", values | {"yaml": run_again.suite_text(run, cases)}
+    return "yaml", "", values | {"yaml": form_fields.suite_text(run, cases)}
 
 
 def routes(router: APIRouter, site: Site) -> None:

@@ -17,15 +17,16 @@ from paceline.analysis.plan.calibrate import (
     STEP,
     V100_NODES,
     Observation,
+    System,
     Vector,
     _least_squares,
     calibrate,
     calibration,
+    published_observations,
     samples_per_second,
 )
-from paceline.analysis.plan.rows import System, published_observations
 from paceline.analysis.plan.timing import LIBAI, Cluster
-from paceline.analysis.published.table import published_rows
+from paceline.analysis.published import published_rows
 from paceline.core.errors import PacelineError
 from support.docs_markdown import ROOT
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.analysis.plan.calibrate import published_observations
 from paceline.analysis.plan.memory import (
     BUCKET,
     OUTSIDE,
@@ -20,7 +21,6 @@ from paceline.analysis.plan.memory import (
     stage_memory,
     stage_parameters,
 )
-from paceline.analysis.plan.rows import published_observations
 from paceline.core.layout import Layout
 from paceline.core.transformer import Transformer, transformer
 

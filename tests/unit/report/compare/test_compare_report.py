@@ -23,15 +23,9 @@ from paceline.core.stats import Interval
 from paceline.core.uncertainty import Level
 from paceline.report.charts import draw_png
 from paceline.report.compare import document as pages
-from paceline.report.compare.document import (
-    COLUMNS,
-    answer,
-    csv_text,
-    forest,
-    json_text,
-    undecided_words,
-    violation_words,
-)
+from paceline.report.compare import words
+from paceline.report.compare.document import COLUMNS, csv_text, forest, json_text
+from paceline.report.compare.words import answer, undecided_words, verdict_words, violation_words
 from paceline.report.render import html as render_html
 from paceline.report.render import markdown as render_markdown
 from paceline.report.render import terminal
@@ -188,7 +182,7 @@ def test_every_verdict_has_one_of_few_forms(
     better: Better, unit: str, before: Sequence[float], after: Sequence[float], sentence: str, remedy: str
 ) -> None:
     (row,) = one_row(better, unit, before, after).rows
-    assert (pages.verdict_words(row), pages.remedy(row)) == (sentence, remedy)
+    assert (verdict_words(row), words.remedy(row)) == (sentence, remedy)
 
 
 def literal_row(
@@ -245,7 +239,7 @@ def literal_row(
 def test_rounds_and_published_figures_have_remedies_of_their_own(
     row: ComparisonRow, is_paired: bool, sentence: str, remedy: str
 ) -> None:
-    assert (pages.verdict_words(row), pages.remedy(row, is_paired=is_paired)) == (sentence, remedy)
+    assert (verdict_words(row), words.remedy(row, is_paired=is_paired)) == (sentence, remedy)
 
 
 def test_the_answer_of_many_cases_has_a_part_for_each_verdict() -> None:
@@ -279,8 +273,8 @@ def test_sides_in_one_session_each_are_asked_to_share_one() -> None:
     ]  # fmt: skip
     comparison = compare(sides)
     row = next(iter(comparison.rows))
-    assert pages.verdict_words(row) == "cannot be decided from one session each"
-    assert pages.remedy(row) == "repeat with both sides in one session, or with at least 3 sessions of each"
+    assert verdict_words(row) == "cannot be decided from one session each"
+    assert words.remedy(row) == "repeat with both sides in one session, or with at least 3 sessions of each"
     assert "may be a shift of the session as well as a change" in printed(comparison)
 
 

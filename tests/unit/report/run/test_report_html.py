@@ -15,7 +15,7 @@ from paceline.core.record import Measurement, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.render.html import show_fact
-from paceline.report.run import overview
+from paceline.report.run import lead
 from paceline.report.run.document import to_html, write_html
 from paceline.report.run.samples_chart import PLOTTED, distribution, thinned, ticks
 from support.records import HOSTILE, STEP_TIME, case, hostile_run, literal_run, record, run_of, sample_run, throughput
@@ -197,7 +197,7 @@ def named_run(
 
 def test_names_that_differ_at_their_ends_alone_can_be_told_apart_beside_their_bars() -> None:
     long = "gpt2/nl8_fp8_1x1x1_mb16_gb16_1n1g hidden=4096 heads=32 fp8_recipe="
-    chart = overview.overview(summarize_run(named_run(f"{long}rowwise", f"{long}rowwise_with_gw_hp", "short")).measured)
+    chart = lead.overview(summarize_run(named_run(f"{long}rowwise", f"{long}rowwise_with_gw_hp", "short")).measured)
     assert chart is not None
     drawn = charts.draw_svg(chart, "bars").partition("</desc>")[2]
     assert "fp8_recipe=rowwise<" in drawn and "fp8_recipe=rowwise_with_gw_hp<" in drawn
@@ -206,8 +206,8 @@ def test_names_that_differ_at_their_ends_alone_can_be_told_apart_beside_their_ba
 
 
 def test_what_is_left_out_of_two_charts_is_told_with_their_units() -> None:
-    run = named_run(*(f"model-{index}" for index in range(2 * overview.BARS + 4)), units=("images/s", "sequences/s"))
-    chart = overview.overview(summarize_run(run).measured)
+    run = named_run(*(f"model-{index}" for index in range(2 * lead.BARS + 4)), units=("images/s", "sequences/s"))
+    chart = lead.overview(summarize_run(run).measured)
     assert chart is not None
     assert [note.partition(" by ")[2] for note in chart.notes] == [
         "throughput in images/s are drawn.",

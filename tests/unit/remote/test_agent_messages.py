@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.remote import messages
+from paceline.remote import agent as messages
 
 
 def test_a_message_is_one_line_and_comes_back() -> None:

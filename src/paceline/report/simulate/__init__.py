@@ -1,1 +1,0 @@
-"""The answer to: how scheduling policies compare."""
