@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,12 @@ from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import InferenceEngine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
 from paceline.servers._embedded.http import listen
-from paceline.servers._embedded.language_service import LanguageService, StepModel
+from paceline.servers._embedded.language_service import LanguageService
 from paceline.servers._embedded.openai_app import OpenAIApp
 from paceline.servers._embedded.service import Service
+
+if TYPE_CHECKING:
+    from paceline.servers._embedded.paged_decoder import PagedDecoder
 
 # Seconds that one thread may keep the interpreter while another waits: a finished batch must not wait for long until
 # the event loop has finished what it is doing.
@@ -107,7 +110,7 @@ def _placement(configuration: ServerConfiguration) -> list[tuple[tuple[int, ...]
 
 
 async def _load_language(configuration: ServerConfiguration, folder: Path) -> LanguageService:
-    def load() -> StepModel:
+    def load() -> PagedDecoder:
         from paceline.servers._embedded.paged_decoder import PagedDecoder
 
         decoder = PagedDecoder(

@@ -149,10 +149,9 @@ class Scheduler:
         """Give the first that waits all blocks that it needs for now; False if there are too few."""
         sequence = self.waiting[0]
         needed = len(sequence.tokens) // BLOCK + 1 - len(found)
-        if needed > self.pool.free - self.pool.unused(found):
+        if not self.pool.share(found, leaving=needed):
             return False
         self.waiting.popleft()
-        self.pool.share(found)
         sequence.blocks = found + self.pool.take(needed)
         sequence.computed = len(found) * BLOCK
         if not sequence.made:

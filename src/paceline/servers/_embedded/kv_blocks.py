@@ -53,15 +53,14 @@ class BlockPool:
             found.append(self._blocks[key])
         return found
 
-    def share(self, blocks: Sequence[int]) -> None:
-        """One more sequence uses these blocks, which may be free."""
+    def share(self, blocks: Sequence[int], *, leaving: int) -> bool:
+        """One more sequence uses these blocks, some of which may be free; False if too few others would be left."""
+        if len(self._free) - sum(not self._users[block] for block in blocks) < leaving:
+            return False
         for block in blocks:
             self._users[block] += 1
             self._free.pop(block, None)
-
-    def unused(self, blocks: Sequence[int]) -> int:
-        """How many of these are free, so that sharing them leaves fewer to take."""
-        return sum(not self._users[block] for block in blocks)
+        return True
 
     def keep(self, tokens: Sequence[int], blocks: Sequence[int], computed: int) -> None:
         """Remember which full blocks hold this text, as far as it is computed."""

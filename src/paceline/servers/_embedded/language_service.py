@@ -6,48 +6,18 @@ import asyncio
 import contextlib
 import os
 import traceback
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from paceline.servers._embedded.continuous_batching import Chunk, Scheduler, SequenceToken, TokenSequence
+from paceline.servers._embedded.continuous_batching import Scheduler, SequenceToken, TokenSequence
 from paceline.servers._embedded.kv_blocks import BlockPool
-from paceline.servers._embedded.service import Overloaded, now
+from paceline.servers._embedded.service import Overloaded, Statistics, now
 
 if TYPE_CHECKING:
     from paceline.servers._embedded.app import EmbeddedSettings
-
-OUTCOMES = ("ok", "refused", "shed", "failed", "cancelled")
-
-
-class StepModel(Protocol):
-    """What computes the steps."""
-
-    blocks: int
-    max_length: int
-    vocabulary: int
-
-    def prefill(self, chunks: Sequence[Chunk]) -> list[int]:
-        """The next token after each chunk."""
-
-    def decode(self, chunks: Sequence[Chunk]) -> list[int]:
-        """The next token of each sequence."""
-
-
-@dataclass
-class LanguageStatistics:
-    """Counted since the server is ready."""
-
-    since: int = field(default_factory=now)
-    requests: Counter[str] = field(default_factory=Counter)
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    batches: Counter[int] = field(default_factory=Counter)  # sequences decoded together, to how many such steps
-    busy: int = 0  # nanoseconds of steps
+    from paceline.servers._embedded.paged_decoder import PagedDecoder
 
 
 class LanguageService:
@@ -56,11 +26,12 @@ class LanguageService:
     def __init__(
         self,
         settings: EmbeddedSettings,
-        load: Callable[[], StepModel],
+        load: Callable[[], PagedDecoder],
         placement: tuple[tuple[int, ...] | None, int] = (None, 1),  # CPUs and threads
     ) -> None:
-        self.statistics = LanguageStatistics()
-        self.model: StepModel
+        self.statistics = Statistics(busy=[0])
+        self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.model: PagedDecoder
         self.scheduler: Scheduler
         self._settings, self._load, self._placement = settings, load, placement
         self._loop = asyncio.get_running_loop()
@@ -105,17 +76,14 @@ class LanguageService:
 
     def describe(self) -> dict[str, Any]:
         """Counters as JSON."""
-        counted, pool = self.statistics, self.scheduler.pool
+        pool = self.scheduler.pool
         return {
-            "seconds": (now() - counted.since) / 1e9,
-            "requests": {key: counted.requests[key] for key in OUTCOMES},
-            "batches": {str(size): count for size, count in sorted(counted.batches.items())},
+            **self.statistics.describe(),
             "queue": max(0, len(self._open) - self.running),
             "running": self.running,
-            "instances": [{"busy_seconds": counted.busy / 1e9}],
-            "prompt_tokens": counted.prompt_tokens,
-            "cached_tokens": counted.cached_tokens,
-            "generated_tokens": counted.generated_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "generated_tokens": self.generated_tokens,
             "preemptions": self.scheduler.preemptions,
             "kv_blocks": pool.count,
             "kv_blocks_used": pool.count - pool.free,
@@ -182,14 +150,14 @@ class LanguageService:
 
     def _deliver(self, made: list[SequenceToken], decoded: int, took: int) -> None:
         counted = self.statistics
-        counted.busy += took
+        counted.busy[0] += took
         counted.batches[decoded] += bool(decoded)
         for one in made:
             sequence = one.sequence
-            counted.generated_tokens += 1
+            self.generated_tokens += 1
             if one.is_first:
-                counted.prompt_tokens += sequence.prompt_length
-                counted.cached_tokens += sequence.cached
+                self.prompt_tokens += sequence.prompt_length
+                self.cached_tokens += sequence.cached
             if sequence.is_cancelled:
                 continue
             if one.reason is not None:
