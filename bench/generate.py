@@ -7,6 +7,7 @@ tokens, and the time is that of the whole: first token and all others.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
@@ -72,9 +73,9 @@ def _ours(generator: Generator, batch: int, context: int, new_tokens: int) -> Ru
 
 def _their_model(shape: DecoderShape, like: Any) -> Any:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
+    transformers = _transformers()
+    config = transformers.LlamaConfig(
         num_hidden_layers=shape.layers,
         hidden_size=shape.hidden,
         num_attention_heads=shape.heads,
@@ -93,7 +94,7 @@ def _their_model(shape: DecoderShape, like: Any) -> Any:
     torch.set_default_dtype(like.dtype)
     try:
         with torch.device(like.device):
-            model: Any = LlamaForCausalLM(config).eval()
+            model: Any = transformers.LlamaForCausalLM(config).eval()
     finally:
         torch.set_default_dtype(usual)
     return model
@@ -101,10 +102,8 @@ def _their_model(shape: DecoderShape, like: Any) -> Any:
 
 def _theirs(model: Any, prompt: Any, new_tokens: int, *, compiled: bool) -> Run:
     import torch
-    from transformers import GenerationConfig
 
-    torch._dynamo.reset()
-    settings = GenerationConfig(
+    settings = _transformers().GenerationConfig(
         max_new_tokens=new_tokens,
         min_new_tokens=new_tokens,
         do_sample=False,
@@ -123,6 +122,11 @@ def _theirs(model: Any, prompt: Any, new_tokens: int, *, compiled: bool) -> Run:
     for _ in range(2):  # the second one records graphs, where it compiles
         run()
     return run
+
+
+def _transformers() -> Any:
+    importlib.import_module("paceline.models._modules.torchvision_import")  # which it imports, too
+    return importlib.import_module("transformers")
 
 
 def _seconds(run: Run, device: Device) -> float:

@@ -79,7 +79,7 @@ def test_the_largest_batch_is_found_without_an_accident(tmp_path: Path) -> None:
 
 
 def test_a_graph_spares_the_host_and_tells_the_memory_of_a_step_without_it(tmp_path: Path) -> None:
-    arguments = ("--model", "resnet18", "--batch-size", "1", "--compile", "off", "--set", "graph=off,on,auto")
+    arguments = ("--model", "resnet18", "--batch-size", "1", "--set", "graph=off,on,auto")
     code, [plain, graph, auto] = measured(tmp_path, "inference", *arguments, *SHORT)
     assert code == 0
     assert value(graph, "step_time") < value(plain, "step_time")
@@ -89,7 +89,7 @@ def test_a_graph_spares_the_host_and_tells_the_memory_of_a_step_without_it(tmp_p
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_training_as_a_graph_learns_as_without_it(tmp_path: Path, precision: str) -> None:
-    arguments = ("--model", "resnet18", "--batch-size", "16", "--precision", precision, "--compile", "off")
+    arguments = ("--model", "resnet18", "--batch-size", "16", "--precision", precision)
     code, [plain, graph] = measured(tmp_path, "train", *arguments, "--set", "graph=off,on", *SHORT)
     assert code == 0
     assert graph["facts"]["graph"] is True
@@ -98,7 +98,7 @@ def test_training_as_a_graph_learns_as_without_it(tmp_path: Path, precision: str
 
 def test_frozen_weights_compute_the_same(tmp_path: Path) -> None:
     arguments = ("--model", "resnet18", "--batch-size", "8", "--precision", "fp16", "--set", "frozen=off,on")
-    code, [plain, frozen] = measured(tmp_path, "inference", *arguments, *SHORT)
+    code, [plain, frozen] = measured(tmp_path, "inference", *arguments, "--budget", "500ms", "--compile", "on")
     assert code == 0
     assert (plain["facts"]["frozen"], frozen["facts"]["frozen"]) == (False, True)
     assert not [one for one in frozen["warnings"] if one["kind"] == "miscompiled"]

@@ -19,7 +19,19 @@ from paceline.load.parameters import LoadParameters
 from paceline.load.processes import LoadFailed
 from paceline.load.quality import LoadNotDelivered, require_delivered, warnings
 from paceline.load.request import Endpoint, Prepared
-from paceline.load.trace import BROKEN, FAILED, OUT_OF_SOCKETS, REFUSED, SHED, TIMED_OUT, UNREADABLE, UNSENT, Trace
+from paceline.load.trace import (
+    BROKEN,
+    FAILED,
+    OK,
+    OUT_OF_SOCKETS,
+    REFUSED,
+    SHED,
+    TIMED_OUT,
+    UNREADABLE,
+    UNSENT,
+    WRONG,
+    Trace,
+)  # fmt: skip
 from support.null_server import Behaviour, running
 
 ONE = [Prepared(b'{"inputs":[]}')]
@@ -243,6 +255,15 @@ def test_every_user_asks_once_however_short_the_time() -> None:
     assert few.ok.tolist() == [True] * 2
 
 
+@pytest.mark.parametrize(("outputs", "is_good"), [(((1,),), True), (((2,),), False), (((1,), (1,)), False), ((), True)])
+def test_answers_of_another_shape_have_failed(outputs: tuple[tuple[int, ...], ...], is_good: bool) -> None:
+    """The null server answers with one output of one value."""
+    with running() as endpoint:
+        trace = drive(endpoint, ONE, LoadParameters(arrival="closed", users=2, requests=10), outputs=outputs)
+    assert set(trace.status.tolist()) == {OK if is_good else WRONG}
+    assert sum(trace.causes.values()) == (0 if is_good else 10)
+
+
 class _BreaksOff(BaseHTTPRequestHandler):
     """Streams a token, then says that it failed: the status was sent before."""
 
@@ -269,4 +290,4 @@ def test_a_stream_that_tells_of_an_error_is_no_good_answer() -> None:
         server.shutdown()
         thread.join()
     assert set(trace.status.tolist()) == {FAILED}
-    assert trace.tokens is not None and [len(pieces) for pieces in trace.tokens] == [1] * 5
+    assert trace.chunks is not None and [len(pieces) for pieces in trace.chunks] == [1] * 5

@@ -121,9 +121,9 @@ def test_a_stream_tells_when_each_piece_came() -> None:
     with running(Behaviour(pieces=5, delay=0.02)) as endpoint:
         trace = drive(endpoint, ONE, LoadParameters(arrival="constant", rate=20, requests=10), streaming=True)
     assert trace.ok.all()
-    assert trace.tokens is not None
-    assert [len(pieces) for pieces in trace.tokens] == [5] * 10
-    for pieces, first, done in zip(trace.tokens, trace.first, trace.done, strict=True):
+    assert trace.chunks is not None
+    assert [len(pieces) for pieces in trace.chunks] == [5] * 10
+    for pieces, first, done in zip(trace.chunks, trace.first, trace.done, strict=True):
         assert np.all(np.diff(pieces) >= 0)
         assert first <= pieces[0] and pieces[-1] <= done
     waited = trace.done - trace.sent

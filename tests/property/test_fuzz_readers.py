@@ -16,7 +16,7 @@ from paceline.analysis.diagnose.superbench import read_nodes
 from paceline.api.sources import read_sources
 from paceline.benchmarks.compute._function_lists import read_list
 from paceline.benchmarks.compute.blas_functions import GemmFunction
-from paceline.benchmarks.serving.requests import read_prompts
+from paceline.benchmarks.serving.texts import read_prompts
 from paceline.core.errors import InputError, StoreError
 from paceline.core.run import RunRecords
 from paceline.core.suite import Suite
@@ -108,7 +108,10 @@ READERS = {
         of_file(read_arrivals, "times.csv"), (b"timestamp,kind\n0.5,0\n2026-01-31 12:00:00.5,1\n", b"1\n2\n")
     ),
     "arrivals-json": Reader(of_file(read_arrivals, "times.jsonl"), (b'{"timestamp": 1}\n{"timestamp": 2.5}\n',)),
-    "prompts": Reader(of_file(read_prompts), (b'"one"\n{"prompt": "two"}\n',)),
+    "prompts": Reader(
+        of_file(read_prompts),
+        (b'"one"\n{"prompt": "two"}\n', b'[{"conversations": [{"from": "human", "value": "a"}]}]'),
+    ),
     "hosts": Reader(of_file(lambda path: read_hosts(str(path))), (b"a slots=2\nb # this\n",)),
     "spool": Reader(import_spool, (SPOOLED,), (InputError, StoreError)),
     "items": Reader(read_items, (items_of_attempt(),), ()),

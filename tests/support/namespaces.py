@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,3 +157,110 @@ def switched_hosts(count: int) -> Iterator[SwitchedHosts]:
         yield hosts
     finally:
         _remove((switch, *hosts.names))
+
+
+SSH_PORT = 2222
+
+
+@dataclass
+class SshHost:
+    """A namespace with a cable to this one, and an ssh server in it."""
+
+    name: str
+    number: int
+    folder: Path  # of the keys
+    variables: dict[str, str]  # of what is started there
+    _server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"10.79.{self.number}.2"
+
+    @property
+    def outer(self) -> str:
+        """The end of its cable that is here."""
+        return f"plh{os.getpid() % 100_000}x{self.number}"
+
+    def lay(self) -> None:
+        """Make the namespace and its cable."""
+        ip("netns", "add", self.name)
+        ip("link", "add", self.outer, "type", "veth", "peer", "name", "paceline0", "netns", self.name)
+        ip("address", "add", f"10.79.{self.number}.1/30", "dev", self.outer)
+        ip("link", "set", self.outer, "up")
+        ip("-n", self.name, "address", "add", f"{self.address}/30", "dev", "paceline0")
+        for interface in ("lo", "paceline0"):
+            ip("-n", self.name, "link", "set", interface, "up")
+
+    def serve(self) -> None:
+        """Start its ssh server, and wait until it takes connections."""
+        server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+        assert server is not None
+        settings = {
+            "ListenAddress": f"{self.address}:{SSH_PORT}",
+            "HostKey": self.folder / "host",
+            "AuthorizedKeysFile": self.folder / "allowed",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PidFile": "none",
+            "PermitRootLogin": "yes",
+            "SetEnv": " ".join(f"{name}={value}" for name, value in self.variables.items()),
+        }
+        options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+        command = ["ip", "netns", "exec", self.name, server, "-D", "-e", "-f", "/dev/null", *options]
+        self._server = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex((self.address, SSH_PORT)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"sshd does not answer on {self.name}")
+
+    def kill(self) -> None:
+        """End everything on the host at once, as if its power was cut."""
+        own = Path(f"/run/netns/{self.name}").stat().st_ino
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if Path(f"/proc/{process.pid}/ns/net").stat().st_ino == own:
+                    process.kill()
+        if self._server is not None:
+            self._server.wait(timeout=10)
+
+    def remove(self) -> None:
+        """Take everything away again."""
+        with suppress(OSError):
+            self.kill()
+        subprocess.run(["ip", "link", "delete", self.outer], check=False, capture_output=True)
+        subprocess.run(["ip", "netns", "delete", self.name], check=False, capture_output=True)
+
+
+@contextmanager
+def ssh_hosts(folder: Path, variables: list[dict[str, str]]) -> Iterator[tuple[list[SshHost], str]]:
+    """Namespaces with ssh servers that have these variables, and the remote shell that enters them."""
+    if shutil.which("ip") is None or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+        pytest.skip("ip or sshd is not here: apt-get install iproute2 openssh-server")
+    folder.mkdir(mode=0o700)
+    for key in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
+    shutil.copy(folder / "user.pub", folder / "allowed")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    hosts = [
+        SshHost(f"paceline-{os.getpid()}-h{number}", number, folder, more)
+        for number, more in enumerate(variables, start=1)
+    ]
+    options = ["-o StrictHostKeyChecking=no", f"-o UserKnownHostsFile={folder}/known", "-o BatchMode=yes"]
+    options += ["-o ConnectTimeout=5", "-o ServerAliveInterval=5"]
+    try:
+        try:
+            for host in hosts:
+                host.lay()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here (root can): {error.stderr.strip()}")
+        for host in hosts:
+            host.serve()
+        yield hosts, f"ssh -F none -p {SSH_PORT} -i {folder}/user {' '.join(options)} {{host}}"
+    finally:
+        for host in hosts:
+            host.remove()

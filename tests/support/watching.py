@@ -49,8 +49,11 @@ class Watched:
         return True
 
     def finish(self) -> int:
+        return self.finish_within(60)
+
+    def finish_within(self, seconds: float) -> int:
         try:
-            code = self.process.wait(timeout=60)
+            code = self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # which has it print where its threads are
             assert self.process.stderr is not None

@@ -155,7 +155,7 @@ class Rooflines:
 
 def rooflines(source: RunRecords, rows: Iterable[CaseRow], known: KnownCeilings | None = None) -> Rooflines:
     """Every case whose record has its operations and bytes, under the ceilings of its device."""
-    roofs = _roofs(source, known or KnownCeilings())
+    roofs = known_roofs(source, known or KnownCeilings())
     works: dict[str, list[tuple[CaseRow, Work]]] = {}
     uncounted = []
     for row in rows:
@@ -202,10 +202,10 @@ def _placed(row: CaseRow, work: Work, compute: Roof, memory: Roof) -> Placed:
     return Placed(row, work, compute, memory, bound, nearest, share)
 
 
-_Key = tuple[str, str, str]  # device, kind, name
+RoofKey = tuple[str, str, str]  # device, kind, name
 
 
-def _roofs(source: RunRecords, known: KnownCeilings) -> dict[_Key, Roof]:
+def known_roofs(source: RunRecords, known: KnownCeilings) -> dict[RoofKey, Roof]:
     """The most that was measured, here or for the profile; a datasheet where nothing was."""
     roofs = {_key(ceiling): _roof(ceiling, "datasheet") for ceiling in known.datasheet}
     measured = {_key(one): _roof(one, known.source) for one in known.measured}
@@ -227,7 +227,7 @@ def _roof(ceiling: Ceiling, source: str, defined_by: int | None = None) -> Roof:
     return Roof(ceiling.name, ceiling.value, ceiling.unit, source, warnings, defined_by)
 
 
-def _key(ceiling: Ceiling) -> _Key:
+def _key(ceiling: Ceiling) -> RoofKey:
     return "cpu" if ceiling.device == "cpu" else ceiling.device_name, ceiling.kind, ceiling.name
 
 

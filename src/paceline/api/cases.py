@@ -71,9 +71,9 @@ def expand_here(
     from paceline.core.benchmark import BENCHMARKS
     from paceline.core.suite import Here, expand, only
     from paceline.devices import counts
-    from paceline.runner.hosts import HostRanks
+    from paceline.runner.launcher_ranks import JoinedRanks
 
-    devices = world.devices if isinstance(world, HostRanks) else counts()
+    devices = counts() if world is None or isinstance(world, JoinedRanks) else world.devices
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     here = Here(devices=devices, world=size, nodes=nodes)
     cases = only(expand(suite, BENCHMARKS.get, here, overrides), filters, suite.name)

@@ -11,7 +11,7 @@ from paceline.analysis.compare.rounds import compare_paired, is_interleaved
 from paceline.analysis.compare.sides import compare as compare_sides
 from paceline.analysis.compare.verdicts import Comparison as ComparedSides
 from paceline.analysis.compare.verdicts import ComparisonRow, ComparisonVerdict
-from paceline.api.result import Result, dataframe
+from paceline.api.result import Result, dataframe, write_by_suffix
 from paceline.api.sources import earlier_runs, read_sources, read_table
 from paceline.core.errors import InputError
 from paceline.core.gc_pause import no_garbage
@@ -37,20 +37,15 @@ class _Answer:
 
     def report(self, path: str | Path) -> Path:
         """Write it as a page (.html), Markdown (.md) or a picture (.png)."""
-        from paceline.core.files import write_atomic
         from paceline.report.charts import draw_first
         from paceline.report.render import html, markdown
 
-        renderers: dict[str, Callable[[Document], str | bytes]] = {
+        makers: dict[str, Callable[[Document], str | bytes]] = {
             ".html": html.render,
             ".md": markdown.render,
             ".png": lambda document: draw_first(document.charts),
         }
-        render = renderers.get(Path(path).suffix.lower())
-        if render is None:
-            message = f"the format is not clear from '{path}': let it end in one of {', '.join(renderers)}"
-            raise InputError("unknown-format", message, key="path", value=str(path))
-        return write_atomic(path, render(self.document(full=True)))
+        return write_by_suffix(path, makers, self.document(full=True))
 
     def _repr_html_(self) -> str:
         from paceline.report.render.html import fragment

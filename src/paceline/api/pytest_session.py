@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.compare.limits import Limit, undecided, violations
 from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import Limit, undecided, violations
 from paceline.api.comparison import compared
 from paceline.api.result import CaseResult
 from paceline.api.running import check_tag, new_run
@@ -188,7 +188,7 @@ class MeasuringSession:
 
 def _target() -> str:
     """An accelerator, if there is one that the function may have used: calls are waited for there."""
-    return Here(devices=counts()).resolve("auto") if "torch" in sys.modules else HOST
+    return Here(devices=counts()).resolve("auto")[0] if "torch" in sys.modules else HOST
 
 
 def _rendered(document: Document, width: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -191,20 +191,10 @@ class Result(Mapping[str, Figure]):
     def report(self, path: str | Path) -> Path:
         """Write the report: a page, Markdown or a picture, by the ending of the file's name (.html, .md, .png)."""
         from paceline.api.sources import known_ceilings
-        from paceline.core.files import write_atomic
         from paceline.report.run.document import to_html, to_markdown, to_png
 
         makers: dict[str, Any] = {".html": to_html, ".htm": to_html, ".md": to_markdown, ".png": to_png}
-        make = makers.get(Path(path).suffix.lower())
-        if make is None:
-            message = f"the format is not clear from '{path}': let it end in one of {', '.join(makers)}"
-            raise InputError("unknown-format", message, key="path", value=str(path))
-        content = make(self.records, ceilings=known_ceilings(self.records))
-        try:
-            return write_atomic(path, content)
-        except OSError as error:
-            message = f"cannot write '{path}': {error.strerror}; choose another file"
-            raise InputError("cannot-write", message, key="path", value=str(path)) from None
+        return write_by_suffix(path, makers, self.records, ceilings=known_ceilings(self.records))
 
     def chart(self) -> Picture:
         """Every case's headline with its interval, as bars."""
@@ -249,6 +239,24 @@ class Picture:
         from paceline.core.files import write_atomic
 
         return write_atomic(path, self.svg)
+
+
+def write_by_suffix(
+    path: str | Path, makers: Mapping[str, Callable[..., str | bytes]], *arguments: Any, **options: Any
+) -> Path:
+    """Write what the maker for the ending of the file's name makes of the arguments."""
+    from paceline.core.files import write_atomic
+
+    make = makers.get(Path(path).suffix.lower())
+    if make is None:
+        message = f"the format is not clear from '{path}': let it end in one of {', '.join(makers)}"
+        raise InputError("unknown-format", message, key="path", value=str(path))
+    content = make(*arguments, **options)
+    try:
+        return write_atomic(path, content)
+    except OSError as error:
+        message = f"cannot write '{path}': {error.strerror}; choose another file"
+        raise InputError("cannot-write", message, key="path", value=str(path)) from None
 
 
 def load(run: str = "last", *, store: str | Path | None = None) -> Result:

@@ -24,12 +24,14 @@ from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import HostRanks, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
-from paceline.runner.run import Listener, SuiteRun, execute_here
+from paceline.runner.remote_node import NodeLost, RemoteNode
+from paceline.runner.run import Listener, SuiteRun, execute_at_once, execute_here
 
 if TYPE_CHECKING:
     from paceline.store.store import Store
 
-Others = JoinedRanks | HostRanks | None  # who measures together: processes of a launcher, hosts, or this machine alone
+# Who measures: processes of a launcher, hosts together, another host, or this machine alone.
+Others = JoinedRanks | HostRanks | RemoteNode | None
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,6 @@ def begin(
     """A run of these cases from the beginning, which the store knows of from now on."""
     run = _pinned(new_run(name, cases, world, tags, command), cpus)
     if traces is not None:
-        from paceline.api.running import with_traces
-
         run = run.model_copy(update={"cases": with_traces(cases, traces / run.id)})
     store.begin(run)
     return Todo(run, run.cases, {})
@@ -166,7 +166,9 @@ def new_run(
         started_at=now,
         version=VERSION,
         command=[scrub(os.fsencode(word).decode(errors="replace")) for word in words],
-        environment=world.environment() if isinstance(world, HostRanks) else describe().model_dump(mode="json"),
+        environment=describe().model_dump(mode="json")
+        if world is None or isinstance(world, JoinedRanks)
+        else world.environment(),
         tags=list(dict.fromkeys(tags)),
         cases=cases,
     )
@@ -217,6 +219,7 @@ def measure(
         world.announce(cases)
     run = todo.run
     pinned = run.environment.cpu.pinned
+    several = execute_at_once if world is None else world.execute_at_once if isinstance(world, RemoteNode) else None
     suite_run = SuiteRun(
         run=run,
         todo=cases,
@@ -224,12 +227,13 @@ def measure(
         listener=listener,
         attempts=todo.attempts,
         execute=world.execute if world is not None else execute_here,
+        several=several,
         cpus=frozenset(read_affinity(pinned) if pinned else ()),
         warm=warm,
     )
     try:
         suite_run.go()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NodeLost):
         finish(store, run.id, "interrupted", listener)
         raise
     finally:

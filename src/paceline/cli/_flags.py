@@ -63,7 +63,13 @@ def _given_parts(words: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def case_flags() -> list[click.Option]:
     """Flags for the keys that every case has."""
-    return flags_of({name: f for name, f in CaseKeys.model_fields.items() if name not in ("benchmark", "only_on")})
+    return flags_of(
+        {
+            name: f
+            for name, f in CaseKeys.model_fields.items()
+            if name not in ("benchmark", "only_on", "env", "superbench")
+        }
+    )
 
 
 def read_flags(values: Mapping[str, Any]) -> dict[str, Any]:

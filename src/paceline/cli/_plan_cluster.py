@@ -13,7 +13,7 @@ from paceline.core.layout import LayoutPrecision
 from paceline.core.profile import Ceiling, Profile
 from paceline.core.quantity import show_scaled
 from paceline.devices import datasheet
-from paceline.devices.datasheet import Datasheet
+from paceline.devices.base import Datasheet
 from paceline.machine import describe
 from paceline.machine.profile import identity_of, load_profile
 

@@ -17,7 +17,7 @@ from paceline.api import running
 from paceline.api.running import FLAG, require_writable
 from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError, StoreError
-from paceline.core.files import data_directory, private_directory
+from paceline.core.files import data_directory, private_directory, write_atomic
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.run import RunRecords
 from paceline.runner.fork_client import WarmServer
@@ -77,7 +77,7 @@ class Output:
 
 def foreseen(cases: Sequence[Case], store: str | None) -> str:
     """How long the cases take, judged by what the store has of others; one that is not there stays so."""
-    from paceline.cli import _time_left
+    from paceline.cli._live import foreseen
     from paceline.store.location import default_url, locate
     from paceline.store.reader import open_file
 
@@ -86,7 +86,7 @@ def foreseen(cases: Sequence[Case], store: str | None) -> str:
         if (reader := open_file(locate(store or default_url()))) is not None:
             with reader:
                 past = reader.durations(PAST_CASES)
-    return _time_left.foreseen(cases, past)
+    return foreseen(cases, past)
 
 
 def start(
@@ -145,11 +145,13 @@ def _measure(
 def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
     """Print the results and write the report; whether there is one."""
     path = _write_report(records, output) if output.report else None
+    summary = write_summary(records.run.id, [records])
     if output.as_json:
         if output.answer is not None:
             output.answer(records)
         words = {"event": "run_ended", "run": records.run.id, "ok": ok, "status": "finished"}
-        click.echo(json.dumps(words | {"report": str(path) if path else None}))
+        written = {"results_summary": str(summary)} if summary is not None else {}
+        click.echo(json.dumps(words | {"report": str(path) if path else None} | written))
         return path is not None
     click.echo()
     if output.answer is not None:
@@ -161,8 +163,26 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
         show(records, ceilings=known_ceilings(records))
     if path is not None:
         click.echo(f"\nReport: {path}")
+    if summary is not None:
+        click.echo(f"Results under SuperBench's names: {summary}")
     click.echo(f"Run:    {records.run.id}")
     return path is not None
+
+
+def write_summary(name: str, runs: Sequence[RunRecords]) -> Path | None:
+    """What SuperBench would have written of runs of its config, a line for each node; None where it was not one."""
+    from paceline.report.export.superbench import EXPORT, render
+
+    if not any(case.superbench for records in runs for case in records.run.cases):
+        return None
+    path = Path("outputs", name, EXPORT.file)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return write_atomic(path, "".join(map(render, runs)))
+    except OSError as error:  # what was measured is in the store
+        again = f"paceline report {name} --superbench -o FILE"
+        click.echo(f"paceline: no results at {path}: {error.strerror}; try: {again}", err=True)
+        return None
 
 
 def _write_report(records: RunRecords, output: Output) -> Path | None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -77,12 +77,7 @@ def delete(runs: tuple[str, ...], dry_run: bool, store: str | None) -> None:
 @_STORE
 def pin(run: str, remove: bool, store: str | None) -> None:
     """Let nothing delete a run."""
-    from paceline.store.retention import change_run
-
-    with _open(store) as opened:
-        run_id = opened.find_run(run)
-        change_run(opened, run_id, pinned=not remove)
-    click.echo(f"{run_id}: {'not pinned any more' if remove else 'pinned'}")
+    _change(store, run, "not pinned any more" if remove else "pinned", pinned=not remove)
 
 
 @click.command()
@@ -91,12 +86,9 @@ def pin(run: str, remove: bool, store: str | None) -> None:
 @_STORE
 def note(run: str, text: str, store: str | None) -> None:
     """Write a note to a run, in place of an earlier one; an empty text removes it."""
-    from paceline.store.retention import change_run, readable
+    from paceline.store.retention import readable
 
-    with _open(store) as opened:
-        run_id = opened.find_run(run)
-        change_run(opened, run_id, note=readable("note", text) if text else "")
-    click.echo(f"{run_id}: {'noted' if text else 'no note any more'}")
+    _change(store, run, "noted" if text else "no note any more", note=readable("note", text) if text else "")
 
 
 @click.command()
@@ -121,15 +113,22 @@ def tag(run: str, tags: tuple[str, ...], remove: bool, store: str | None) -> Non
 @_STORE
 def rename(run: str, name: str, store: str | None) -> None:
     """Give a run another name than that of its suite; its id stays."""
-    from paceline.store.retention import change_run, readable
+    from paceline.store.retention import readable
 
-    with _open(store) as opened:
-        run_id = opened.find_run(run)
-        change_run(opened, run_id, name=readable("name", name))
-    click.echo(f"{run_id}: {name}")
+    _change(store, run, name, name=readable("name", name))
 
 
 COMMANDS = (prune, delete, pin, note, tag, rename)
+
+
+def _change(store: str | None, run: str, outcome: str, **values: Any) -> None:
+    """Change what people say of a run, and say what came of it."""
+    from paceline.store.retention import change_run
+
+    with _open(store) as opened:
+        run_id = opened.find_run(run)
+        change_run(opened, run_id, **values)
+    click.echo(f"{run_id}: {outcome}")
 
 
 def _of_unfinished_jobs(store: Store) -> set[str]:

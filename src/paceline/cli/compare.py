@@ -47,7 +47,7 @@ def command(
     --jsonl', or published:libai, published:megatron, published:flashlight. A run of 'paceline ab' is
     compared with itself: name it alone.
     """
-    from paceline.analysis.compare.limits import Limit, undecided, violations
+    from paceline.analysis.compare.verdicts import Limit, undecided, violations
     from paceline.api.comparison import compared
     from paceline.api.sources import read_sources
     from paceline.core.errors import InputError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,12 @@ from paceline.cli._running import joined_value
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
+    from paceline.api.fleet import Plan
+    from paceline.core.run import RunRecords
     from paceline.core.suite import Suite
 
 DEFAULT_SUITE = "quick"
+FLEET = "fleet-"  # begins the names of runs over a fleet
 
 
 class RunCommand(CaseCommand):
@@ -54,10 +57,12 @@ class RunCommand(CaseCommand):
 @click.option(
     "--profile", metavar="[DIR]", help="Trace a few more steps of each model: where the time goes, kernel by kernel."
 )
+@click.option("--explain", is_flag=True, help="Trace as --profile does, and explain each step as 'paceline explain'.")
 @click.option("--store", metavar="PATH|URL", help="Where results go: a SQLite file or postgresql://...")
 @click.option("--resume", metavar="RUN", help="Do only what is missing of an earlier run.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: also what did not succeed.")
 @click.option("--hosts", metavar="A,B:2|FILE", help="Measure over these hosts; :2 means two ranks there.")
+@click.option("--each", is_flag=True, help="With --hosts: the whole suite on every host at once, a run for each.")
 @click.option("--remote-shell", metavar="COMMAND", help="How to get to a {host} instead of by ssh.")
 @click.option("--remote-python", metavar="PATH", help="The interpreter on the hosts; unset is this one's path.")
 @click.option("--master-address", metavar="ADDRESS", help="How the other hosts reach the first.")
@@ -69,6 +74,7 @@ class RunCommand(CaseCommand):
 @click.option("--report", "report_path", metavar="PATH", help="Where the HTML report goes.")
 @click.option("--no-report", is_flag=True, help="Make no HTML report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
+@click.option("--strict", is_flag=True, help="Refuse a config of SuperBench's that has parts without a counterpart.")
 @click.option("--dry-run", is_flag=True, help="Show the cases and about how long they take; measure nothing.")
 @click.pass_context
 def command(
@@ -80,10 +86,12 @@ def command(
     peer: str | None,
     tags: tuple[str, ...],
     profile: str | None,
+    explain: bool,
     store: str | None,
     resume: str | None,
     retry_failed: bool,
     hosts: str | None,
+    each: bool,
     remote_shell: str | None,
     remote_python: str | None,
     master_address: str | None,
@@ -91,6 +99,7 @@ def command(
     report_path: str | None,
     no_report: bool,
     as_json: bool,
+    strict: bool,
     dry_run: bool,
     **flags: Any,
 ) -> None:
@@ -102,6 +111,7 @@ def command(
     from paceline.api.running import affinity_of, check_tag, folder_of, others, refuse_if_none_can, warm_server
     from paceline.cli import _running
 
+    profile = "" if explain and profile is None and resume is None else profile
     overrides = read_flags(flags) | read_settings(settings)
     if resume is not None and (what is not None or overrides or peer is not None or tags or filters):
         message = "--resume goes on with a run as it was: leave out the suite, its parameters, --only, --peer and --tag"
@@ -116,10 +126,22 @@ def command(
         check_tag(tag)
     if retry_failed and resume is None:
         raise InputError("retry-without-resume", "--retry-failed goes with --resume RUN", key="--retry-failed")
-    output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path)
+    answer = _explained(as_json=as_json) if explain else None
+    output = _running.Output(as_json=as_json, report=not no_report, report_path=report_path, answer=answer)
     if dry_run and resume is not None:
         message = "--dry-run does not go with --resume; 'paceline results' shows what is missing"
         raise InputError("dry-run-with-resume", message, key="--dry-run")
+    if SUITE in ctx.meta:
+        _say_what_is_left_out(ctx.meta[SUITE], strict=strict)
+    if each or (resume or "").startswith(FLEET):
+        only_here = {
+            "--peer": peer, "--profile": profile, "--affinity": affinity, "--dry-run": dry_run, "--report": report_path,
+            "--master-address": master_address,
+        }  # fmt: skip
+        plan = _fleet_plan(ctx, hosts, resume, overrides, filters, tags, remote_shell, remote_python, only_here)
+        from paceline.cli import _fleet
+
+        sys.exit(_fleet.run(plan, store, as_json=as_json, retry_failed=retry_failed))
     with others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         cpus = affinity_of(affinity, world)
@@ -130,6 +152,8 @@ def command(
         if not dry_run:
             with nullcontext() if world is not None else warm_server(cpus) as warm:
                 cases = expand_here(suite, overrides, world, peer, filters)
+                for sends in dict.fromkeys(case.sends for case in cases if case.sends and not as_json):
+                    click.echo(sends, err=True)
                 sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm))
         cases = expand_here(suite, overrides, world, peer, filters)
         if profile is not None:
@@ -137,5 +161,74 @@ def command(
         for case in cases:
             line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
             click.echo(case.model_dump_json() if as_json else line)
+            if case.sends and not as_json:
+                click.echo(f"      {case.sends}")
         if not as_json:
             click.echo(_running.foreseen(cases, store), err=True)
+
+
+def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
+    """What of another tool's file has no counterpart, before anything runs."""
+    if not suite.notes:
+        return
+    lines = "".join(f"\n  {note}" for note in suite.notes)
+    if strict:
+        message = f"--strict: {len(suite.notes)} parts of '{suite.name}' have no counterpart:{lines}"
+        raise InputError("no-counterpart", message, key="--strict")
+    click.echo(f"paceline: {len(suite.notes)} parts of '{suite.name}' have no counterpart:{lines}", err=True)
+
+
+def _fleet_plan(
+    ctx: click.Context,
+    hosts: str | None,
+    resume: str | None,
+    overrides: dict[str, Any],
+    filters: tuple[str, ...],
+    tags: tuple[str, ...],
+    remote_shell: str | None,
+    remote_python: str | None,
+    only_here: dict[str, Any],  # flags of runs on one machine, with their values
+) -> Plan:
+    """What `--each` is to measure where; what is refused is refused before any host is entered."""
+    from paceline.api.cases import expand_here
+    from paceline.api.fleet import Plan
+    from paceline.runner.hosts import read_hosts
+
+    if flag := next((flag for flag, value in only_here.items() if value), None):
+        message = f"{flag} does not go with --each, which runs the suite on every host by itself: leave it out"
+        raise InputError("not-with-each", message, key=flag)
+    names = [host.name for host in read_hosts(hosts)] if hosts is not None else []
+    ways = {"remote_shell": remote_shell, "remote_python": remote_python, "hosts": names}
+    given = {name: value for name, value in ways.items() if value}
+    if resume is not None:
+        plan = Plan.load(resume).model_copy(update=given)
+    elif not names:
+        message = "--each goes with --hosts A,B or --hosts FILE, which name the hosts to measure on"
+        raise InputError("each-without-hosts", message, key="--each")
+    else:
+        plan = Plan(suite=ctx.meta[SUITE], overrides=overrides, filters=list(filters), tags=list(tags), **given)
+        try:  # what is wrong on any machine is refused once
+            expand_here(plan.suite, overrides, None, None, filters)
+        except InputError as error:
+            if error.code not in ("no-case-left", "no-such-case"):  # hosts may have devices that are not here
+                raise
+    _ = plan.shell  # which refuses a shell that is none
+    return plan
+
+
+def _explained(*, as_json: bool) -> Callable[[RunRecords], None]:
+    """Shows the table of a run's cases, and then where the time of each that was traced went."""
+
+    def answer(records: RunRecords) -> None:
+        from paceline.api.sources import known_ceilings
+        from paceline.cli._explaining import Explaining
+        from paceline.report.run.document import show
+
+        ceilings = known_ceilings(records)
+        if not as_json:
+            show(records, ceilings=ceilings)
+        for record in records.records:
+            if record.trace is not None and record.trace.spent is not None:
+                Explaining(records, record, ceilings, as_json=as_json).show()
+
+    return answer

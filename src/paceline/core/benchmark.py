@@ -181,10 +181,20 @@ class Benchmark(ABC, Generic[P]):
         return None
 
     @classmethod
+    def within_device(cls, parameters: P) -> bool:
+        """Whether it needs of the host and its links next to nothing, so that devices are measured at the same time."""
+        return False
+
+    @classmethod
     def expected_seconds(cls, parameters: P) -> float | None:
         """How long a case would take that nobody has run yet; None where nobody can say."""
         budget = getattr(parameters, "budget", None)
         return float(budget) + START_SECONDS if isinstance(budget, int | float) and budget > 0 else None
+
+    @classmethod
+    def sends(cls, parameters: P) -> str:
+        """What a case sends to a server, in words, before it does; empty for one that sends nothing."""
+        return ""
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -79,8 +79,12 @@ class Case(BaseModel):
     position: int | None = None  # place in the order of measuring, from 0; None where that is the order of the suite
     require: bool = False  # whether it is a failure that the machine cannot do it
     expected: float | None = None  # seconds that it would take by its own account
+    sends: str = ""  # what it sends to a server, in words
     category: str = "other"  # what kind of benchmark it is, for reports
     origin: Origin = "local"  # a case from the network may not import a user's code
+    env: dict[str, str] = Field(default_factory=dict)  # variables of its processes
+    superbench: str = ""  # the name of its benchmark in a config of SuperBench's, with its note
+    at_once: bool = False  # measured at the same time as the same work on the other devices
     trace: str = ""  # the file that a trace of its steps goes to; without one none is taken
 
     @model_validator(mode="after")
@@ -95,8 +99,20 @@ class Case(BaseModel):
     @property
     def key(self) -> str:
         """The same for the same work, in this run and in any other."""
-        what = [self.benchmark, self.parameters, self.target, self.ranks]
+        what = [self.benchmark, self.parameters, self.target, self.ranks, *([self.env] if self.env else [])]
         return hashlib.sha256(_KEYED.encode(what).encode()).hexdigest()[:16]
+
+    @property
+    def work_key(self) -> tuple[str, str, str, int, int]:
+        """The same for the same work on any device of a kind, in one repetition."""
+        kind = self.target.partition(":")[0]
+        return (
+            self.benchmark,
+            _KEYED.encode([self.parameters, self.env, self.superbench]),
+            kind,
+            self.ranks,
+            self.repeat,
+        )
 
 
 def measuring_order(cases: Iterable[Case]) -> list[Case]:

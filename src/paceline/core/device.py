@@ -1,4 +1,4 @@
-"""What a target may name: the host's processors (`cpu`), or devices of a kind by number (`cuda:0`, `cuda:*`)."""
+"""What a target may name: the host's processors (`cpu`), or devices of a kind (`cuda:0`, `cuda:*`, `cuda:each`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import ClassVar
 from paceline.core.registry import Kind
 
 HOST = "cpu"  # always there, and without a number
-ALL = "*"
+AUTO = "auto"  # the first kind of which there are any, otherwise the host
+ALL = "*"  # one case over all devices
+EACH = "each"  # one case for each device
 
 
 class TargetKind(ABC):
@@ -45,11 +47,11 @@ def is_accelerator(target: str) -> bool:
 def read_target(text: str) -> str:
     """A target as a user writes it, with the index that it means; ValueError for what is none."""
     kind, index = split_target(text)
-    if kind in ("auto", HOST) and not index:
-        return kind
+    if (kind in (AUTO, HOST) and not index) or (kind == AUTO and index in (ALL, EACH)):
+        return text
     kinds = accelerator_kinds()
-    if kind in kinds and (index in ("", ALL) or index.isdecimal()):
+    if kind in kinds and (index in ("", ALL, EACH) or index.isdecimal()):
         return text if index else f"{kind}:0"
     first = kinds[0] if kinds else "KIND"
     others = f" ({', '.join(kinds[1:])} likewise)" if kinds[1:] else ""
-    raise ValueError(f"'{text}' is not a target; write auto, cpu, {first}:0 or {first}:*{others}")
+    raise ValueError(f"'{text}' is not a target; write auto, cpu, {first}:0, {first}:* or {first}:each{others}")

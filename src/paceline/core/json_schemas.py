@@ -86,7 +86,7 @@ def _case_schema(name: str, benchmark: type[Benchmark[Any]], definitions: Schema
 
 def _matrix_schema(model: type[BaseModel], prefix: str, definitions: Schema) -> Schema:
     """The fields of a model, each of which may also be a list of values, which stands for several cases."""
-    made = model.model_json_schema(ref_template=f"#/$defs/{prefix}.{{model}}", schema_generator=_TypedSchema)
+    made = model.model_json_schema(ref_template=f"#/$defs/{prefix}.{{model}}", schema_generator=TypedSchema)
     if "properties" not in made:  # a word may stand for it
         made |= made.pop("anyOf")[0]
     inner = {f"{prefix}.{name}": one for name, one in made.pop("$defs", {}).items()}
@@ -136,7 +136,7 @@ def _has(key: str, value: str) -> Schema:
     return {"properties": {key: {"const": value}}, "required": [key]}
 
 
-class _TypedSchema(GenerateJsonSchema):
+class TypedSchema(GenerateJsonSchema):
     """Values as a person writes them: `30s`, `64MiB`, a word where a list of words is meant."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
@@ -149,6 +149,9 @@ class _TypedSchema(GenerateJsonSchema):
             items = inner.get("items") or next(iter(inner.get("prefixItems", [{}])))
             return {"anyOf": [inner, items, {"type": "string"}]}
         return {"anyOf": [inner, {"type": "boolean"}]}  # YAML reads `on` and `off` so
+
+    def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> JsonSchemaValue:
+        return {}  # a type of somebody else's that cannot be described takes anything
 
     def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
         return {"type": ["string", "number", "object"]}

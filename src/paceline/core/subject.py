@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.quantity import show_duration
 from paceline.core.trace_breakdown import TimeSpent
+from paceline.core.trace_signs import StepDetails
 
 FloatPrecision = Literal["fp32", "fp16", "bf16"]
 MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
@@ -168,12 +169,14 @@ class StepTrace(_Part):
     """What became of the trace that a case was to take of its steps."""
 
     spent: TimeSpent | None = None
+    details: StepDetails | None = None
     missing: str = ""  # why there is none
     file: str = ""
     no_file: str = ""  # why its file was not kept
     bytes: int | None = None
     slowdown: float | None = None  # a traced step over a measured one
     switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph on
+    alternatives: tuple[str, ...] = ()  # parameters that could have another value: compile=on, precision=bf16
 
 
 class Pace(_Part):

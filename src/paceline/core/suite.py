@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import RENAMED, Case, Origin, current_names
-from paceline.core.device import ALL, HOST, TARGET_KINDS, accelerator_kinds, read_target, split_target
+from paceline.core.device import ALL, AUTO, EACH, HOST, TARGET_KINDS, accelerator_kinds, read_target, split_target
 from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.grouping import group_by
 from paceline.core.parameters import Parameters, refusal
@@ -31,7 +31,10 @@ class CaseKeys(BaseModel):
     benchmark: str
     """Which benchmark to run"""
     target: Annotated[str, AfterValidator(read_target)] = "auto"
-    """Where to run: auto, cpu, or a device as KIND:INDEX (cuda:0, rocm:1), all of a kind as KIND:*"""
+    """Where to run: auto, cpu, or a device as KIND:INDEX (cuda:0, rocm:1), one case over all of a kind as KIND:*, one
+    case for each as KIND:each; the kind may be auto"""
+    at_once: bool | None = None
+    """With KIND:each, measure the devices at the same time; unset does where they share nothing of what is measured"""
     ranks: int | None = Field(default=None, ge=1)
     """How many processes measure together (data parallel)"""
     timeout: Duration = Field(default=600.0, gt=0)
@@ -41,6 +44,10 @@ class CaseKeys(BaseModel):
     95 % of what is free when it starts"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own, with the other cases in between"""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables of the environment of its processes, such as NCCL_P2P_DISABLE: "1" """
+    superbench: str = ""
+    """The name of its benchmark in SuperBench's results, where these are to have one with a note: nccl-bw:gdr-only"""
     require: bool = False
     """Count it as a failure when this machine cannot do it; otherwise an unsupported case is only reported"""
     only_on: str | None = None
@@ -65,6 +72,8 @@ class Suite(BaseModel):
     description: str = ""
     cases: list[dict[str, Any]]
     origin: Origin = "local"
+    notes: list[str] = Field(default_factory=list)  # what of another tool's file has no counterpart, and why
+    is_superbench: bool = False  # made of a config of SuperBench's
     is_written: bool = True  # by somebody, as a file; False for a benchmark that was named alone
 
     @classmethod
@@ -137,11 +146,16 @@ class Here(BaseModel):
         """How many devices there are of that kind, the host's processors not counted."""
         return self.devices.get(self.kind, 0)
 
-    def resolve(self, target: str) -> str:
-        """`auto` becomes the first device, or the CPU where there is none."""
-        if target == "auto":
-            return f"{self.kind}:0" if self.gpus else HOST
-        return target
+    def resolve(self, target: str) -> list[str]:
+        """Where the cases of a target run: `auto` is the first device, or the CPU where there is none."""
+        kind, index = split_target(target)
+        if kind == AUTO:
+            if not self.gpus:
+                return [HOST]
+            kind, index = self.kind, index or "0"
+        if index == EACH:  # of a kind that is not here, the first is what cannot be measured
+            return [f"{kind}:{number}" for number in range(max(1, self.devices.get(kind, 0)))]
+        return [f"{kind}:{index}" if index else kind]
 
     def offers(self, device: str | None) -> bool:
         """Whether a case that is `only_on` this device belongs here."""
@@ -233,34 +247,54 @@ def _expand_entry(
             keys = CaseKeys.model_validate(of_case)
         except ValidationError as error:
             raise refusal(error.errors(), CaseKeys) from None
+        if keys.env and origin != "local":
+            message = "'env' sets variables of processes, which nobody may do over the network; leave it out"
+            raise InputError("not-from-network", message, key="env")
         written = benchmark.written_out(choice) if origin == "local" else choice
         parameters = benchmark.Parameters.read(written, is_typed=True)
         required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
         if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(required, nodes)):
             continue
-        target = here.resolve(keys.target)
-        ranks = _ranks(keys, target, here, benchmark, required)
-        case = Case(
-            index=0,
-            benchmark=benchmark.name,
-            parameters=parameters.model_dump(mode="json"),
-            title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
-            target=target,
-            ranks=ranks,
-            timeout=keys.timeout,
-            memory_limit=keys.memory_limit,
-            require=keys.require,
-            category=benchmark.category,
-            expected=benchmark.expected_seconds(parameters),
-            origin=origin,
-        )
-        benchmark.check(parameters, case)
+        targets = here.resolve(keys.target)
+        each = split_target(keys.target)[1] == EACH
+        at_once = benchmark.within_device(parameters) if keys.at_once is None else keys.at_once
+        cases = []
+        for target in targets:
+            ranks = _ranks(keys, target, here, benchmark, required) if not each else _one_rank(keys, required)
+            case = Case(
+                index=0,
+                benchmark=benchmark.name,
+                parameters=parameters.model_dump(mode="json"),
+                title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
+                target=target,
+                ranks=ranks,
+                timeout=keys.timeout,
+                memory_limit=keys.memory_limit,
+                require=keys.require,
+                category=benchmark.category,
+                expected=benchmark.expected_seconds(parameters),
+                origin=origin,
+                env=keys.env,
+                superbench=keys.superbench,
+                at_once=at_once and len(targets) > 1,
+            )
+            benchmark.check(parameters, case)
+            cases.append(case.model_copy(update={"sends": benchmark.sends(parameters)}))
         if nodes not in (None, here.nodes):
             remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
             message = f"its layout is for {nodes} nodes, but it would run on {here.nodes}: {remedy}"
             raise InputError("wrong-number-of-nodes", message, value=nodes)
-        for repeat in range(1, keys.repeat + 1):
+        for case, repeat in itertools.product(cases, range(1, keys.repeat + 1)):
             yield case.model_copy(update={"repeat": repeat})
+
+
+def _one_rank(keys: CaseKeys, required: int | None) -> int:
+    """With KIND:each every device is measured by itself."""
+    ranks = keys.ranks or required or 1
+    if ranks > 1:
+        message = f"target {keys.target} measures each device alone, but ranks = {ranks}: use KIND:* for all at once"
+        raise InputError("one-device-for-several-ranks", message, key="target", value=keys.target)
+    return 1
 
 
 def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark], required: int | None) -> int:
@@ -309,7 +343,7 @@ def _override(
         for entry, benchmark in zip(entries, benchmarks, strict=True):
             if scope not in ("", benchmark.name):
                 continue
-            fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark"}
+            fields = set(benchmark.Parameters.model_fields) | set(CaseKeys.model_fields) - {"benchmark", "superbench"}
             valid |= fields
             name = RENAMED.get(benchmark.name, {}).get(key, key)
             if name in fields:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.grouping import group_by
@@ -13,6 +13,7 @@ STEP_MARK = "paceline step "  # the name of the annotation around a traced step,
 Span = tuple[int, int]  # nanoseconds
 
 _LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function", *_LAUNCH_CATEGORIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class TraceEvent:
     on_device: bool
     category: str = "cpu_op"
     correlation: int | None = None  # the same for a launch and for what it launched
+    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)  # sizes, types, ids: as the file has them
 
     @property
     def is_talking(self) -> bool:
@@ -56,7 +58,7 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
     for one in trace["traceEvents"]:
         category = one.get("cat")
         on_device = category in ("kernel", "gpu_memcpy", "gpu_memset")
-        if one.get("ph") != "X" or not (on_device or category in ("cpu_op", "user_annotation", *_LAUNCH_CATEGORIES)):
+        if one.get("ph") != "X" or not (on_device or category in _HOST_CATEGORIES):
             continue
         start = round(one["ts"] * 1000)
         events.append(
@@ -68,6 +70,7 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
                 on_device=on_device,
                 category=category,
                 correlation=one.get("args", {}).get("correlation"),
+                arguments=one.get("args", {}),
             )
         )
     return events

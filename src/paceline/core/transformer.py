@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from paceline.core.layout import ModelFamily
 
@@ -159,7 +160,7 @@ def transformer(
     """
     tokens = sequence or SEQUENCES[family]
     masked = -(-tokens * MASKED_PERCENT // (100 * MASKED_ALIGNMENT)) * MASKED_ALIGNMENT
-    decoder: dict[str, int] = {}
+    decoder: dict[str, Any] = {}
     if family in ("llama", "mixtral"):
         decoder = {
             "key_heads": key_heads or heads // (1 if heads % HEADS_PER_KEY else HEADS_PER_KEY),

@@ -7,10 +7,9 @@ from functools import lru_cache
 
 from paceline.core.device import HOST, split_target
 from paceline.core.probe import attempt
-from paceline.devices.base import DEVICE_KINDS, Described
+from paceline.devices.base import DEVICE_KINDS, Datasheet, Described
 from paceline.devices.base import Device as Device
 from paceline.devices.base import DeviceKind as DeviceKind
-from paceline.devices.datasheet import Datasheet
 
 
 @lru_cache(maxsize=32)

@@ -18,6 +18,7 @@ from paceline.core.subject import number_format
 from paceline.devices._torch_gpu import ManagementLibrary, TorchGpu, TorchGpuKind
 from paceline.devices.base import (
     NATIVE,
+    Datasheet,
     Described,
     Device,
     DeviceConditions,
@@ -26,9 +27,10 @@ from paceline.devices.base import (
     FormatSupport,
     VendorTool,
     named,
+    read_sheets,
+    sheet_of,
     visible,
 )
-from paceline.devices.datasheet import Datasheet, read_sheets, sheet_of
 
 # Compute capability from which a GPU has the format.
 _CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}

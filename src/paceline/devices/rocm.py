@@ -17,6 +17,7 @@ from paceline.core.subject import number_format
 from paceline.devices._torch_gpu import ManagementLibrary, TorchGpu, TorchGpuKind
 from paceline.devices.base import (
     NATIVE,
+    Datasheet,
     Described,
     Device,
     DeviceConditions,
@@ -24,9 +25,10 @@ from paceline.devices.base import (
     FormatSupport,
     VendorTool,
     named,
+    read_sheets,
+    sheet_of,
     visible,
 )
-from paceline.devices.datasheet import Datasheet, read_sheets, sheet_of
 
 _SHOWN_FIRST = "ROCR_VISIBLE_DEVICES"  # of the runtime below HIP; HIP counts those that it leaves
 

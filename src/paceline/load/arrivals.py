@@ -19,6 +19,12 @@ from paceline.load.trace import Times
 Generator = np.random.Generator
 TIMESTAMPS = ("timestamp", "time", "arrival")
 GAPS = ("gap", "interval")
+# Lengths in traces of language models: Mooncake's, Azure's and BurstGPT's names of them.
+PROMPT_LENGTHS = ("input_length", "contexttokens", "request tokens", "prompt_tokens")
+OUTPUT_LENGTHS = ("output_length", "generatedtokens", "response tokens", "output_tokens")
+BLOCKS = ("hash_ids",)
+MOST_TOKENS = 10_000_000
+IN_MILLISECONDS = {"input_length", "hash_ids"}  # columns of Mooncake's format, whose timestamps are milliseconds
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,17 @@ class Schedule:
 
     intended: Times
     kind: NDArray[np.int32] | None = None
+    prompt_tokens: NDArray[np.int32] | None = None  # of a trace of language models
+    output_tokens: NDArray[np.int32] | None = None
+    blocks: tuple[tuple[int, ...], ...] | None = None  # of each prompt: equal ones begin with equal blocks
 
     def __len__(self) -> int:
         return len(self.intended)
+
+    def first(self, number: int) -> Schedule:
+        """The first so many."""
+        columns = {name: values for name, values in vars(self).items() if values is not None}
+        return Schedule(**{name: values[:number] for name, values in columns.items()})
 
     @property
     def peak_rate(self) -> float:
@@ -133,7 +147,8 @@ def read_arrivals(path: Path) -> Schedule:
     """Times of the file's rows, the first one at zero, in order.
 
     A column `timestamp` (seconds, or a date and time) or `gap` (seconds since the row before), and a column `kind` (the
-    number of a prepared request) if there are several; a CSV file without a header holds timestamps alone.
+    number of a prepared request) if there are several; a CSV file without a header holds timestamps alone. Traces of
+    language models have lengths in tokens; those in Mooncake's format count time in milliseconds.
     """
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
@@ -154,13 +169,14 @@ def read_arrivals(path: Path) -> Schedule:
             f"the file of arrivals '{path}' has the columns {', '.join(map(str, rows[0]))}; name one of them {names}"
         )
         raise _invalid("missing-column", message, str(path))
+    scale = 1e-3 if {str(name).strip().casefold() for name in rows[0]} & IN_MILLISECONDS else 1.0
     times, kinds = [], []
     for number, row in enumerate(rows, 1):
         arrival = f"arrival {number} of '{path}'"
         seconds = _seconds(row.get(time_column), arrival)
         if timestamp is None and seconds < 0:
             raise _invalid("negative-gap", f"{arrival} has the gap {seconds:g}; gaps are not negative", seconds)
-        times.append(seconds)
+        times.append(scale * seconds)
         if kind_column is not None:
             try:
                 kind = int(row[kind_column])
@@ -173,7 +189,41 @@ def read_arrivals(path: Path) -> Schedule:
     intended = np.array(times) if timestamp is not None else np.cumsum(times)
     order = np.argsort(intended, kind="stable")
     in_order = None if kind_column is None else np.array(kinds, np.int32)[order]
-    return Schedule(intended[order] - intended[order[0]], in_order)
+    lengths = [_lengths(rows, column(names), path) for names in (PROMPT_LENGTHS, OUTPUT_LENGTHS)]
+    prompts, outputs = (None if one is None else one[order] for one in lengths)
+    blocks = _blocks(rows, column(BLOCKS), path)
+    in_blocks = None if blocks is None else tuple(blocks[row] for row in order)
+    return Schedule(intended[order] - intended[order[0]], in_order, prompts, outputs, in_blocks)
+
+
+def _lengths(rows: list[dict[str, Any]], column: str | None, path: Path) -> NDArray[np.int32] | None:
+    """Tokens of each row; one without any, as a request that failed, has one."""
+    if column is None:
+        return None
+    lengths = []
+    for number, row in enumerate(rows, 1):
+        try:
+            length = int(row[column])
+        except (LookupError, TypeError, ValueError):
+            length = -1
+        if not 0 <= length <= MOST_TOKENS:
+            message = f"arrival {number} of '{path}': {column} is {row.get(column)!r}; write 0 to {MOST_TOKENS:,}"
+            raise _invalid("not-a-length", message, row.get(column))
+        lengths.append(max(1, length))
+    return np.array(lengths, np.int32)
+
+
+def _blocks(rows: list[dict[str, Any]], column: str | None, path: Path) -> list[tuple[int, ...]] | None:
+    if column is None:
+        return None
+    blocks = []
+    for number, row in enumerate(rows, 1):
+        given = row.get(column)
+        if not isinstance(given, list) or not all(type(one) is int and 0 <= one < 2**63 for one in given):
+            message = f"arrival {number} of '{path}': {column} is {given!r:.80}; it is a list of numbers from 0"
+            raise _invalid("not-hashes", message, given)
+        blocks.append(tuple(given))
+    return blocks
 
 
 def _invalid(code: str, message: str, value: object) -> InputError:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
+from paceline.load.fresh import NO_WORDS, FreshWords
 from paceline.load.grpc_client import require_grpc
 from paceline.load.live import Figures
 from paceline.load.network import link_of
@@ -86,6 +87,14 @@ class LoadPlan(LoadShare):
             )
         return plan
 
+    def cut(self, most: int) -> LoadPlan:
+        """The same without what is beyond so many requests."""
+        if self.loop != "open":
+            requests = None if self.requests is None else min(self.requests, most)
+            return replace(self, requests=requests, users=min(self.users, most), most=most)
+        up, down = (None if way is None else way[:most] for way in (self.up, self.down))
+        return replace(self, intended=self.intended[:most], kinds=self.kinds[:most], up=up, down=down)
+
     def workers(self, cores: int, cost: float = 1.0) -> int:
         """How many processes: as many as such requests of this rate or these users need, one per core at most."""
         most, need = cores, Schedule(self.intended).peak_rate / RATE_PER_WORKER
@@ -109,6 +118,7 @@ class LoadPlan(LoadShare):
             number = min(number, self.users, self.requests or self.users)
         users = shares(self.users, number)
         requests = None if self.requests is None else shares(self.requests, number)
+        most = None if self.most is None else shares(self.most, number)
         tasks = []
         for worker, rows in enumerate(shares(len(self.kinds), number)):
             share = replace(
@@ -117,6 +127,7 @@ class LoadPlan(LoadShare):
                 intended=self.intended[rows] if self.loop == "open" else self.intended,
                 users=len(users[worker]),
                 requests=None if requests is None else len(requests[worker]),
+                most=None if most is None else len(most[worker]),
                 up=None if self.up is None else self.up[rows],
                 down=None if self.down is None else self.down[rows],
             )
@@ -168,6 +179,10 @@ def drive(
     go_on: Callable[[], bool] = lambda: True,
     say: Callable[[str], None] = lambda _text: None,
     on_live: Callable[[Figures], None] | None = None,
+    fresh: Sequence[str] = (),
+    outputs: tuple[tuple[int, ...], ...] | None = None,
+    most: int | None = None,
+    tokenizer: Path | None = None,
 ) -> Trace:
     """Send requests as `load` says and return the trace of all of them.
 
@@ -183,6 +198,10 @@ def drive(
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
     - go_on: called many times a second; false ends the load, and what has no answer by then is broken or unsent
     - on_live: called every second with how it goes, where this machine sends
+    - fresh: words of which requests with a slot get some that no request before had
+    - outputs: shapes of one sample in an answer; answers of a tensor protocol without them are not good
+    - most: no more requests than this are sent, whatever the load says
+    - tokenizer: counts the tokens of answers that come without a count of the server's
     - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
     """
     if not requests:
@@ -191,13 +210,25 @@ def drive(
         require_grpc()
     cost = cost_of(requests, is_grpc=endpoint.is_grpc)
     plan = LoadPlan.of(load, requests, seed, in_turn=in_turn)
+    if most is not None:
+        plan = plan.cut(most)
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
+    payloads = [one.body if endpoint.is_grpc else http_bytes(endpoint, one) for one in requests]
+    words = FreshWords.drawn(fresh) if any(one.fresh.words for one in requests) else NO_WORDS
     common = WorkerTask(
         parent=os.getpid(),
         endpoint=endpoint,
-        payloads=[one.body if endpoint.is_grpc else http_bytes(endpoint, one) for one in requests],
+        payloads=payloads,
+        slots=[
+            replace(one.fresh, at=len(payload) - len(one.body) + one.fresh.at)
+            for one, payload in zip(requests, payloads, strict=True)
+        ]
+        if words.words
+        else [],
+        outputs=outputs,
+        tokenizer=str(tokenizer or ""),
         metadata=[grpc_metadata(endpoint, one) for one in requests],
         samples=np.array([one.samples for one in requests], np.int32),
         limit=max(1, connections // number) if connections else socket_limit(number),
@@ -207,6 +238,7 @@ def drive(
         live=on_live is not None and hosts is None,
     )
     tasks = plan.divided(common, number)
+    tasks = [replace(task, fresh=words.of_worker(i, len(tasks))) for i, task in enumerate(tasks)]
     if cpus and hosts is None:
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
     if hosts is not None:

@@ -110,6 +110,8 @@ class GrpcClient:
                     if name == HEADER:
                         log.timing[row] = value if isinstance(value, bytes) else value.encode()
             log.keep_body(kind, answer)
+            if task.outputs is not None:
+                log.judge_later(row, answer)
         log.finished(row)
 
 

@@ -15,6 +15,8 @@ from paceline.load.kserve import JSON_LENGTH
 
 END_OF_HEAD = b"\r\n\r\n"
 LARGEST_HEAD = 65536  # bytes, of an answer
+MOST_OTHER = 4096  # bytes
+_OF_A_STREAM = (b":", b"event:", b"id:", b"retry:")  # lines of a stream of events that carry nothing
 _HEAD, _LENGTH, _CHUNK_SIZE, _CHUNK_DATA, _CHUNK_END, _TRAILER, _UNTIL_CLOSE, _WHOLE = range(8)
 _START = b"HTTP/1."
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -89,7 +91,19 @@ def _header(head: bytes, name: bytes) -> bytes | None:
 class AnswerReader:
     """Is fed with what a socket receives, in pieces of any size."""
 
-    __slots__ = ("_left", "_line", "_rest", "_state", "body", "events", "keeps_alive", "size", "status", "timing")
+    __slots__ = (
+        "_left",
+        "_line",
+        "_rest",
+        "_state",
+        "body",
+        "events",
+        "keeps_alive",
+        "other",
+        "size",
+        "status",
+        "timing",
+    )
 
     def expect(self, *, wants_body: bool, wants_events: bool) -> None:
         """Forget the last answer, if there was one, and wait for the next one."""
@@ -99,6 +113,7 @@ class AnswerReader:
         self.timing: bytes | None = None
         self.body: bytearray | None = bytearray() if wants_body else None
         self.events: list[tuple[int, bytes]] | None = [] if wants_events else None
+        self.other = b""  # the begin of what is not an event, where events are wanted
         self._state = _HEAD
         self._left = 0
         self._rest = b""
@@ -216,4 +231,13 @@ class AnswerReader:
             self.body += data
         if self.events is not None:
             *lines, self._line = (self._line + data).split(b"\n")
-            self.events += [(now, line[5:].strip()) for line in lines if line.startswith(b"data:")]
+            for line in lines:
+                if line.startswith(b"data:"):
+                    self.events.append((now, line[5:].strip()))
+                elif not line.startswith(_OF_A_STREAM) and len(self.other) < MOST_OTHER:
+                    self.other += line
+
+    def close_stream(self, now: int) -> None:
+        """The answer is whole: what follows its last line break is a line, too."""
+        if self.events is not None and self._line:
+            self._take(b"\n", now)

@@ -31,6 +31,8 @@ class HttpClient:
         self.busy: set[_Connection] = set()
         self.connections = 0
         self.expected = task.endpoint.expected
+        self.holds_bodies = task.outputs is not None or (task.endpoint.is_language and not task.streaming)
+        self.wants_bodies = self.expected is not None or self.holds_bodies
         self._address = _reachable_address(task.endpoint.host, task.endpoint.port)
         self._tls = ssl.create_default_context() if task.endpoint.tls else None
         self._opening: set[asyncio.Task[None]] = set()
@@ -48,8 +50,23 @@ class HttpClient:
             connection = idle.pop()
             if connection.is_usable(now):
                 kind = log.kind(row)
-                connection.ask(row, kind, self.task.payloads[kind], now)
+                connection.ask(row, kind, self.payload(row, kind), now)
                 return
+        self._connect(row)
+
+    def payload(self, row: int, kind: int) -> bytes:
+        """What is sent for this row; a prompt that is to be fresh gets its words now."""
+        task = self.task
+        if not task.slots or not task.slots[kind].words:
+            return task.payloads[kind]
+        return task.fresh.put_into(task.payloads[kind], task.slots[kind], row)
+
+    def send_again(self, row: int) -> None:
+        """Over a new connection: the server had closed the reused one before it saw the request."""
+        self.log.retried += 1
+        self._connect(row)
+
+    def _connect(self, row: int) -> None:
         if self.connections >= self.task.limit:
             self._fail(row, OUT_OF_SOCKETS)
             return
@@ -83,7 +100,7 @@ class HttpClient:
             status = OUT_OF_SOCKETS if error.errno in _NO_SOCKETS else REFUSED
         else:
             kind = self.log.kind(row)
-            connection.ask(row, kind, self.task.payloads[kind], clock())
+            connection.ask(row, kind, self.payload(row, kind), clock())
             return
         self.connections -= 1
         self._fail(row, status)
@@ -103,7 +120,9 @@ class HttpClient:
 class _Connection(asyncio.Protocol):
     """One connection with at most one request under way."""
 
-    __slots__ = ("_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "since")
+    __slots__ = (
+        "_answers", "_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "since",
+    )  # fmt: skip
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -111,6 +130,7 @@ class _Connection(asyncio.Protocol):
         self._reader = AnswerReader()
         self._row = _NO_REQUEST
         self._is_lost = False
+        self._answers = 0  # that have come over it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
@@ -134,7 +154,7 @@ class _Connection(asyncio.Protocol):
             log.sent[row] = now
             self._end(BROKEN)
             return
-        wants_body = client.expected is not None or log.wants_body(kind)
+        wants_body = client.wants_bodies or log.wants_body(kind)
         self._reader.expect(wants_body=wants_body, wants_events=client.task.streaming)
         self._row = row
         self.since = log.dispatched[row]  # it waits to be answered, and has waited for the connection itself
@@ -166,6 +186,10 @@ class _Connection(asyncio.Protocol):
             return
         if error is None and self._reader.end():
             self._answered(clock())
+        elif self._answers and not self._log.first[self._row]:
+            row, self._row = self._row, _NO_REQUEST
+            self._client.busy.discard(self)
+            self._client.send_again(row)
         else:
             self._end(BROKEN)
 
@@ -184,7 +208,13 @@ class _Connection(asyncio.Protocol):
         log.done[row] = now
         log.size[row] = reader.size
         log.timing[row] = reader.timing
+        self._answers += 1
+        reader.close_stream(now)
         log.events[row] = reader.events
+        if reader.events is not None and reader.other:
+            log.bodies[row] = reader.other
+        elif self._client.holds_bodies and reader.status == OK:
+            log.judge_later(row, bytes(reader.body or b""))
         if reader.body is not None and reader.status == OK:
             log.keep_body(log.kind(row), bytes(reader.body))
         if reader.keeps_alive and not self._is_lost:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from pydantic_core import core_schema
 
 from paceline.core.errors import InputError
+from paceline.core.network import MACHINE_FILES, FromNetwork
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction, Rate
 from paceline.load import arrivals
@@ -93,6 +94,16 @@ class Distribution:
         """The largest number that it gives, where there is one."""
         return None if self.kind in ("normal", "lognormal") else int(max(self.numbers))
 
+    @property
+    def mean(self) -> float:
+        """The number that it gives on average."""
+        if self.kind == "choice":
+            return float(np.dot(self.numbers, self.weights))
+        first, second = self.numbers
+        if self.kind == "lognormal":
+            return first * math.exp(second**2 / 2.0)
+        return first if self.kind == "normal" else (first + second) / 2.0
+
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         """So many numbers."""
         if self.kind == "choice":
@@ -128,6 +139,8 @@ Loop = Literal["open", "closed", "burst"]
 DEFAULT_SECONDS = 10.0
 OFFLINE_USERS = 64
 MULTI_STREAM_SAMPLES = 8
+USUAL_DISTINCT = 32
+_PERSONAL = FromNetwork(never="says what is sent, which only a person at the machine may", is_one_value=True)
 
 
 @dataclass(frozen=True)
@@ -195,7 +208,8 @@ class LoadParameters(Parameters):
     pause_rate: Rate | None = None
     """on-off: the rate of the pauses; unset is none"""
     file: Path | None = None
-    """trace: CSV or JSON lines with `timestamp` or `gap` in seconds, and `kind` if there are several"""
+    """trace: CSV or JSON lines with `timestamp` or `gap` in seconds, and `kind` if there are several; or a trace of
+    language models as Mooncake, Azure and BurstGPT publish them, with lengths and hashes of prefixes"""
     users: int | None = Field(default=None, ge=1)
     """closed: how many; offline: how many requests are under way at a time (unset is 64)"""
     think_time: Duration | None = None
@@ -281,8 +295,11 @@ class LoadParameters(Parameters):
         schedule = read_arrivals(self.file)
         intended = arrivals.scaled(schedule.intended, self.rate) if self.rate else schedule.intended
         number = len(intended) if self.duration is None else int(np.searchsorted(intended, self.duration))
-        number = min(number, self.requests or number)
-        return Schedule(intended[:number], None if schedule.kind is None else schedule.kind[:number])
+        return replace(schedule, intended=intended).first(min(number, self.requests or number))
+
+
+PROMPT = Distribution.constant(32)  # tokens, unless set
+OUTPUT = Distribution.constant(16)
 
 
 class RequestParameters(Parameters):
@@ -290,8 +307,9 @@ class RequestParameters(Parameters):
 
     samples: Distribution = Distribution.constant(1)
     """Samples in one request: a number, or a distribution like uniform(1, 8) or {1: 0.7, 4: 0.3}"""
-    distinct: int = Field(default=32, ge=1, le=4096)
-    """How many different requests are made beforehand; each is sent many times"""
+    distinct: int | None = Field(default=None, ge=1, le=4096)
+    """How many different requests are made beforehand, each sent many times; unset is 32, and for language models a
+    prompt that was never sent before for each request"""
     form: Literal["tensors", "image", "text"] = "tensors"
     """What a sample is when it is sent: the model's tensors, a JPEG picture, or a sentence"""
     processing: Literal["server", "client"] = "server"
@@ -304,8 +322,29 @@ class RequestParameters(Parameters):
     """Language models: length of an answer; unset is 16"""
     shared_prefix: Fraction = Field(default=0.0, ge=0, le=1)
     """Language models: part of the prompt that all requests share"""
+    system_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Language models: length of a system prompt that all requests share, in addition to their own"""
     stream: bool = True
     """Language models: ask for the answer piece by piece"""
+    ignore_eos: bool = False
+    """Language models: ask for all output tokens even if the model ends before; vLLM, SGLang, llama.cpp"""
+    min_tokens: int | None = Field(default=None, ge=1)
+    """Language models: ask for this many output tokens at least; vLLM and SGLang"""
+    extra: Annotated[dict[str, Any], _PERSONAL] = Field(default_factory=dict)
+    """Language models: more fields of the body, like {top_k: 1}; null leaves a field out"""
+    tokenizer: Annotated[Path | None, MACHINE_FILES] = None
+    """Language models: a tokenizer.json, or a folder with one, to count the tokens of answers without usage"""
+
+    @property
+    def different(self) -> int:
+        """How many different requests are made beforehand, of a kind that may be repeated."""
+        return self.distinct or USUAL_DISTINCT
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Tokens of a prompt and of an answer on average, as they are asked for."""
+        prompt = (self.prompt_tokens or PROMPT).mean + (self.system_tokens or 0)
+        return prompt, (self.output_tokens or OUTPUT).mean
 
     @property
     def read_by_server(self) -> Form | None:

@@ -19,8 +19,9 @@ LEAST_DELIVERED = 0.99
 SATURATED = 0.9  # of its core's time: a worker this busy is late for what comes next
 SAFE_PART = 0.7  # of the ceiling
 _SLACK = 0.05  # s after the last intended time within which a request still belongs to the schedule
-# What the generator itself may add: an absolute figure, or this part of the measured latency if that is more.
-_LATE = {50: (0.5e-3, 0.05), 99: (2e-3, 0.1)}
+# How late requests may go: an absolute figure, or if that is more, parts of the latency and of the mean gap between
+# arrivals, whichever is less: of slow answers, a part is long enough to make another schedule of the intended one.
+_LATE = {50: (0.5e-3, 0.05, 0.5), 99: (2e-3, 0.1, 1.0)}
 
 
 class LoadNotDelivered(CaseError):
@@ -73,33 +74,39 @@ def warnings(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None
             message = f"the load generator used {100 * used:.0f} % of its cores' time: it may be the slower part"
             remedy = "use more workers on free cores, or fewer users"
             warnings.append(RecordWarning(kind="saturated", message=message, remedy=remedy))
-        return warnings
-    warnings += _late(trace, ceiling)
-    seconds = float(trace.intended[-1]) if len(trace) else 0.0
-    if ceiling is not None and seconds > 0:
-        rate = len(trace) / seconds / len(np.unique(trace.worker))
-        if rate > SAFE_PART * ceiling.rate:
-            most = f"{ceiling.rate:.0f}/s is the most that one was measured to send"
-            message = f"{rate:.0f} requests/s for each worker; {most}"
-            remedy = "use more workers on free cores"
-            warnings.append(RecordWarning(kind="near-ceiling", message=message, remedy=remedy))
-    return warnings
+    else:
+        warnings += _late(trace, ceiling)
+    return warnings + _near_ceiling(trace.intended if loop == "open" else trace.done, trace, ceiling)
+
+
+def _near_ceiling(times: Times, trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]:
+    """Users who wait for their answers may be held up by the load generator as well as a schedule."""
+    seconds = float(times[np.isfinite(times)].max(initial=0.0))
+    if ceiling is None or ceiling.rate <= 0 or seconds <= 0:
+        return []
+    rate = len(trace) / seconds / len(np.unique(trace.worker))
+    if rate <= SAFE_PART * ceiling.rate:
+        return []
+    message = f"{rate:.0f} requests/s for each worker; {ceiling.rate:.0f}/s is the most that one was measured to send"
+    return [RecordWarning(kind="near-ceiling", message=message, remedy="use more workers on free cores")]
 
 
 def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]:
     late, latency = own_lateness(trace), trace.latency
     late, latency = late[np.isfinite(late)], latency[np.isfinite(latency)]
-    for percent, (absolute, part) in _LATE.items() if len(late) else ():
+    gap = float(trace.intended[-1] - trace.intended[0]) / max(1, len(trace) - 1) if len(trace) else 0.0
+    for percent, (absolute, part, part_of_gap) in _LATE.items() if len(late) else ():
         lateness = float(np.percentile(late, percent))
-        bound = max(absolute, part * float(np.percentile(latency, percent)) if len(latency) else 0.0)
+        usual = part * float(np.percentile(latency, percent)) if len(latency) else 0.0
+        bound = max(absolute, min(usual, part_of_gap * gap))
         if lateness > bound:
             why, remedy = cause(trace)
-            usual = ""
+            alone = ""
             if ceiling and ceiling.probes:
                 probe = ceiling.probes[0]
-                alone = probe.lateness_p50 if percent == 50 else probe.lateness_p99
-                usual = f" (alone it manages {show_duration(alone)} at {probe.rate:g}/s)"
-            message = f"requests went late by {show_duration(lateness)} at the {percent}th percentile{usual}: {why}"
+                least = probe.lateness_p50 if percent == 50 else probe.lateness_p99
+                alone = f" (alone it manages {show_duration(least)} at {probe.rate:g}/s)"
+            message = f"requests went late by {show_duration(lateness)} at the {percent}th percentile{alone}: {why}"
             return [RecordWarning(kind="late", message=message, remedy=remedy)]
     return []
 

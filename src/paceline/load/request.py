@@ -8,6 +8,7 @@ from typing import Literal
 
 from paceline.core.errors import InputError
 from paceline.load.expected import Expected
+from paceline.load.fresh import NO_SLOT, Slot
 
 # kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
 # behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; openai-*: what
@@ -34,6 +35,10 @@ class Endpoint:
     def is_grpc(self) -> bool:
         return self.wire == "kserve-grpc"
 
+    @property
+    def is_language(self) -> bool:
+        return self.wire.startswith("openai")
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -45,6 +50,7 @@ class Prepared:
     before: float = 0.0  # seconds that its user's machine needs to make it, before it is sent
     after: float = 0.0  # seconds that it needs to process the answer
     path: str = ""  # where it is not the endpoint's
+    fresh: Slot = NO_SLOT  # words of a prompt that are chosen when it is sent; counted from the begin of the body
 
 
 def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:

@@ -1,8 +1,7 @@
-"""What servers report alongside their answers, read after the run: their own stages, and the pieces of a stream."""
+"""What Paceline's own server reports alongside its answers, read after the run: its stages."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -55,35 +54,3 @@ def read_stages(headers: Sequence[bytes | None]) -> tuple[dict[str, Times], NDAr
                 column = stages.setdefault(STAGES[key], np.full(len(headers), np.nan))
                 column[row] = int(value) * 1e-9
     return stages, batch
-
-
-def carries_text(event: bytes) -> bool:
-    """Whether an event of a language model's stream holds some of its text; what is not JSON is taken for text.
-
-    Neither the mark of the end nor roles and counts are a piece of the answer.
-    """
-    if not event or event == b"[DONE]":
-        return False
-    content = _read(event)
-    if not isinstance(content, dict) or "choices" not in content:
-        return not is_error(event)
-    for choice in content["choices"] or ():
-        if isinstance(choice, dict):
-            parts = choice["delta"] if isinstance(choice.get("delta"), dict) else choice
-            if any(parts.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "text")):
-                return True
-    return False
-
-
-def is_error(event: bytes) -> bool:
-    """Whether a stream that had begun well says here that it failed: the status was sent by then."""
-    content = _read(event) if b"error" in event else None
-    return isinstance(content, dict) and (bool(content.get("error")) or content.get("object") == "error")
-
-
-def _read(event: bytes) -> object:
-    """An event's JSON; None for what is none."""
-    try:
-        return json.loads(event)
-    except ValueError:
-        return None

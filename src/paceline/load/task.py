@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import InputError
 from paceline.load.expected import Expected
+from paceline.load.fresh import NO_WORDS, FreshWords, Slot
 from paceline.load.request import Endpoint, Wire
 from paceline.load.trace import Times
 
@@ -31,6 +32,7 @@ class LoadShare:
     requests: int | None = None  # in a closed loop or a burst
     duration: float = 0.0  # of a closed loop
     think_time: float = 0.0
+    most: int | None = None  # requests that are sent in a closed loop at most, however long it lasts
     up: Times | None = None  # seconds that an emulated network holds each request back
     down: Times | None = None  # and its answer
     down_bandwidth: float = math.inf  # bytes per second
@@ -52,6 +54,10 @@ class WorkerTask(LoadShare):
     keep: int = 0  # how many good answers of each kind to hand back
     cpu: int | None = None  # the core to stay on
     live: bool = False  # whether to say every second how it goes
+    tokenizer: str = ""  # a file to count the tokens of answers with, where the server does not
+    slots: list[Slot] = field(default_factory=list)  # of each kind, where words are chosen as it is sent
+    fresh: FreshWords = NO_WORDS
+    outputs: tuple[tuple[int, ...], ...] | None = None  # shapes in a good answer of a tensor protocol, if to be checked
 
 
 def task_message(task: WorkerTask) -> dict[str, Any]:
@@ -89,7 +95,7 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, Endpoint | Expected):
+    if isinstance(value, Endpoint | Expected | Slot | FreshWords):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
@@ -170,6 +176,8 @@ _EXPECTED: dict[str, _Reader] = {
     "text": _a(str),
     "hidden": _list_of(_a(str), tuple),
 }
+_SLOT: dict[str, _Reader] = {"at": _a(int), "words": _a(int)}
+_FRESH: dict[str, _Reader] = {"words": _list_of(_a(str), tuple), "first": _a(int), "step": _a(int)}
 _ENDPOINT: dict[str, _Reader] = {
     "wire": _one_of(Wire),
     "host": _a(str),
@@ -204,4 +212,9 @@ _TASK: dict[str, _Reader] = {
     "keep": _a(int),
     "cpu": _optional(_a(int)),
     "live": _a(bool),
+    "tokenizer": _a(str),
+    "slots": _list_of(lambda value: Slot(**_read(value, _SLOT))),
+    "fresh": lambda value: FreshWords(**_read(value, _FRESH)),
+    "outputs": _optional(_list_of(_list_of(_a(int), tuple), tuple)),
+    "most": _optional(_a(int)),
 }

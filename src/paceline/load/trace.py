@@ -31,6 +31,7 @@ CLIENT_PRE, CLIENT_POST = "client pre", "client post"
 
 clock = time.monotonic_ns  # one clock for everything, also between processes
 _BLOCK = 4096
+MOST_HELD = 256 * 2**20  # bytes of answers that are kept to be judged when the load is over
 MOST_CAUSES = 8  # of answers that were not good, with their texts; further ones are counted together
 OTHER_CAUSES = "other causes"
 
@@ -39,7 +40,8 @@ COLUMNS: dict[str, Any] = {
     **dict.fromkeys(("intended", "sent", "first", "done"), np.float64),
     **dict.fromkeys(("status", "kind", "worker", "samples"), np.int32),
 }
-OPTIONAL_COLUMNS = ("batch", "dispatched", "host")
+TOKEN_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens")  # -1 where nobody has counted them
+OPTIONAL_COLUMNS = ("batch", "dispatched", "host", *TOKEN_COLUMNS)
 _STAGE = "stage_"
 
 
@@ -57,11 +59,15 @@ class Trace:
     samples: NDArray[np.int32]  # how many samples it carried: the batch of a request
     stages: Mapping[str, Times] = field(default_factory=dict)  # seconds: queue, inference, ... as the server reports
     batch: NDArray[np.int32] | None = None  # size of the batch that it was computed in, if reported
-    tokens: list[Times] | None = None  # language models: when each piece of the stream came
+    chunks: list[Times] | None = None  # language models: when each piece of the stream came, of a token or of several
+    prompt_tokens: NDArray[np.int32] | None = None
+    output_tokens: NDArray[np.int32] | None = None
+    cached_tokens: NDArray[np.int32] | None = None  # of the prompt, which the server had computed before
     cpu_seconds: float = 0.0  # of the load generator's processes
     dispatched: Times | None = None  # when its turn came; `sent` is later by what opening a connection took
     host: NDArray[np.int32] | None = None  # which of the client hosts sent it, where there are several
     causes: Mapping[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
+    retried: int = 0  # requests sent again because the server closed the reused connection before it answered
 
     def __len__(self) -> int:
         return len(self.intended)
@@ -86,6 +92,27 @@ class Trace:
         """From the intended time to the whole answer: what a user feels; NaN where there was no answer."""
         return self.done - self.intended
 
+    @property
+    def first_token(self) -> Times:
+        """From the intended time to the first chunk of the text; NaN where there was none."""
+        return np.array([times[0] if len(times) else np.nan for times in self.chunks or ()]) - self.intended
+
+    @property
+    def tokens_per_chunk(self) -> Times:
+        """Of each request, on average; 1 where nobody has counted the tokens."""
+        chunks = np.array([len(times) for times in self.chunks or ()], np.float64)
+        if self.output_tokens is None:
+            return np.ones(len(chunks))
+        # A server may count one more than it shows, such as the end of the text: fewer than one is not possible.
+        return np.where((self.output_tokens > 0) & (chunks > 0), np.maximum(1.0, self.output_tokens / chunks), 1.0)
+
+    @property
+    def between_tokens(self) -> Times:
+        """Mean time between two tokens of each request; NaN where there are not two chunks."""
+        spans = [times[-1] - times[0] if len(times) > 1 else np.nan for times in self.chunks or ()]
+        gaps = np.array([max(1, len(times) - 1) for times in self.chunks or ()])
+        return np.array(spans) / (gaps * self.tokens_per_chunk)
+
     def after(self, count: int) -> Trace:
         """Without the first requests, which met empty queues."""
         return self.taken(np.arange(count, len(self)))
@@ -102,7 +129,7 @@ class Trace:
         return replace(
             self,
             stages={name: values[rows] for name, values in self.stages.items()},
-            tokens=None if self.tokens is None else [self.tokens[row] for row in rows],
+            chunks=None if self.chunks is None else [self.chunks[row] for row in rows],
             **columns,
         )
 
@@ -124,11 +151,17 @@ class Trace:
             merged["batch"] = joined(np.zeros(len(p), np.int32) if p.batch is None else p.batch for p in parts)
         if any(part.dispatched is not None for part in parts):
             merged["dispatched"] = joined(p.sent if p.dispatched is None else p.dispatched for p in parts)
+        for name in TOKEN_COLUMNS:
+            if any(getattr(part, name) is not None for part in parts):
+                values = (getattr(part, name) for part in parts)
+                merged[name] = joined(
+                    np.full(len(p), -1, np.int32) if v is None else v for p, v in zip(parts, values, strict=True)
+                )
         if all(part.host is not None for part in parts):
             merged["host"] = joined(part.host for part in parts if part.host is not None)
-        if any(part.tokens is not None for part in parts):
-            tokens = [times for part in parts for times in (part.tokens or [np.empty(0)] * len(part))]
-            merged["tokens"] = [tokens[row] for row in order]
+        if any(part.chunks is not None for part in parts):
+            chunks = [times for part in parts for times in (part.chunks or [np.empty(0)] * len(part))]
+            merged["chunks"] = [chunks[row] for row in order]
         stages = dict.fromkeys(name for part in parts for name in part.stages)
         return cls(
             **merged,
@@ -137,6 +170,7 @@ class Trace:
             },
             cpu_seconds=sum(part.cpu_seconds for part in parts),
             causes=added_causes(part.causes for part in parts),
+            retried=sum(part.retried for part in parts),
         )
 
 
@@ -165,13 +199,14 @@ class WorkerResults:
         columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in (*COLUMNS, *OPTIONAL_COLUMNS)}
         columns = {name: values for name, values in columns.items() if values is not None}
         columns |= {f"{_STAGE}{name}": values for name, values in trace.stages.items()}
-        if trace.tokens is not None:
-            columns["token_times"] = np.concatenate([np.empty(0), *trace.tokens])
-            columns["token_counts"] = np.array([len(times) for times in trace.tokens], np.int64)
+        if trace.chunks is not None:
+            columns["chunk_times"] = np.concatenate([np.empty(0), *trace.chunks])
+            columns["chunk_counts"] = np.array([len(times) for times in trace.chunks], np.int64)
         columns["answer_kinds"] = np.array([kind for kind, _ in self.answers], np.int32)
         columns["answer_lengths"] = np.array([len(body) for _, body in self.answers], np.int64)
         columns["answer_bytes"] = np.frombuffer(b"".join(body for _, body in self.answers), np.uint8)
         columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(self.losses, np.str_)}
+        columns["retried"] = np.array(trace.retried)
         columns["causes"] = np.array(list(trace.causes), np.str_)
         columns["cause_counts"] = np.array(list(trace.causes.values()), np.int64)
         file = io.BytesIO()
@@ -187,8 +222,9 @@ class WorkerResults:
         trace = Trace(
             **rows,
             stages={name.removeprefix(_STAGE): column for name, column in columns.items() if name.startswith(_STAGE)},
-            tokens=_split(columns["token_times"], columns["token_counts"]) if "token_counts" in columns else None,
+            chunks=_split(columns["chunk_times"], columns["chunk_counts"]) if "chunk_counts" in columns else None,
             cpu_seconds=float(columns["cpu_seconds"]),
+            retried=int(columns["retried"]),
             causes=dict(zip(columns["causes"].tolist(), columns["cause_counts"].tolist(), strict=True)),
         )
         bodies = _split(columns["answer_bytes"], columns["answer_lengths"])
@@ -218,8 +254,14 @@ class Log:
     size: list[int] = field(default_factory=list)  # bytes of the answer
     timing: list[bytes | None] = field(default_factory=list)  # the header in which the server reports its stages
     events: list[list[tuple[int, bytes]] | None] = field(default_factory=list)  # pieces of a stream, and their times
+    bodies: dict[int, bytes] = field(default_factory=dict)  # of answers that are judged when the load is over
+    retried: int = 0  # requests that were sent again on a new connection
     answers: list[tuple[int, bytes]] = field(default_factory=list)  # kind and body of the first good ones of each kind
     causes: dict[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
+    latest: dict[int, bytes] = field(default_factory=dict)  # the last of them, by kind: most are the same
+    held: int = 0  # bytes of them
+    judge: Callable[[int, bytes], str] | None = None  # why an answer of a kind is not good
+    problems: dict[int, str] = field(default_factory=dict)  # of rows that were judged
     to_keep: dict[int, int] = field(init=False)  # answers of each kind that are still to be kept
 
     def __post_init__(self, keep: int) -> None:
@@ -246,6 +288,29 @@ class Log:
         """Count one more answer that was not good."""
         known = cause if cause in self.causes or len(self.causes) < MOST_CAUSES else OTHER_CAUSES
         self.causes[known] = self.causes.get(known, 0) + 1
+
+    def judge_later(self, row: int, body: bytes) -> None:
+        """Keep an answer until the load is over; those that are the same take the room of one."""
+        kind = self.kind(row)
+        if self.latest.get(kind) != body:
+            self.latest[kind] = body
+            self.held += len(body)
+        self.bodies[row] = self.latest[kind]
+        if self.held > MOST_HELD:
+            self.settle()
+
+    def settle(self) -> None:
+        """Judge what is held."""
+        if self.judge is None:
+            return
+        verdicts: dict[tuple[int, int], str] = {}
+        for row, body in self.bodies.items():
+            kind = self.kind(row)
+            if (kind, id(body)) not in verdicts:
+                verdicts[kind, id(body)] = self.judge(kind, body)
+            if problem := verdicts[kind, id(body)]:
+                self.problems[row] = problem
+        self.bodies, self.latest, self.held = {}, {}, 0
 
     def wants_body(self, kind: int) -> bool:
         """Whether an answer of this kind is one to keep."""

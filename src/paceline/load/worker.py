@@ -21,15 +21,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core.die_with_parent import die_with_parent
+from paceline.core.errors import CaseError, InputError
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
+from paceline.load.kserve_answers import problem
+from paceline.load.language import UNKNOWN, LanguageAnswer, read_stream, read_whole
 from paceline.load.live import Tally
-from paceline.load.server_timing import carries_text, is_error, read_stages
+from paceline.load.server_timing import read_stages
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
-from paceline.load.trace import BROKEN, FAILED, OK, TIMED_OUT, UNSENT, WRONG, Log, Times, Trace, WorkerResults, clock
+from paceline.load.tokenizer import TokenCounter
+from paceline.load.trace import (
+    BROKEN,
+    OK,
+    TIMED_OUT,
+    TOKEN_COLUMNS,
+    UNSENT,
+    WRONG,
+    Log,
+    Times,
+    Trace,
+    WorkerResults,
+    clock,
+)
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
@@ -124,6 +141,8 @@ class _Run:
         self._task = task
         finished = self._count if task.loop == "open" else self._next_of_user
         self._log = Log(task.kinds.tolist(), task.keep, finished)
+        if task.outputs is not None:
+            self._log.judge = self._problem
         self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)
         self._loop = asyncio.get_running_loop()
         self._tally = Tally(self._loop, sys.stdout.fileno()) if task.live else None
@@ -202,8 +221,14 @@ class _Run:
 
     def _is_over(self, instant: int) -> bool:
         """Whether a user who is ready by then has nothing left to send."""
-        requests = self._task.requests
+        requests, most = self._task.requests, self._task.most
+        if most is not None and self._log.number >= most:
+            return True
         return instant >= self._last_start if requests is None else self._log.number >= requests
+
+    def _problem(self, kind: int, body: bytes) -> str:
+        task = self._task
+        return problem(task.endpoint.wire, body, int(task.samples[kind]), task.outputs or ())
 
     def _next_of_user(self, row: int) -> None:
         task, status = self._task, self._log.status[row]
@@ -234,12 +259,13 @@ class _Run:
 
         status = np.array(log.status[:number], np.int32)
         status[(status == UNSENT) & (np.array(log.sent[:number]) > 0)] = BROKEN  # under way when it was all ended
-        tokens: list[Times] = []
-        for row, events in enumerate(log.events[:number] if task.streaming else ()):
-            if status[row] == OK and any(is_error(event) for _, event in events or ()):
-                status[row] = FAILED
-            times = np.array([time for time, event in events or () if carries_text(event)], np.int64)
-            tokens.append((times - start) / 1e9 + down[row])
+        log.settle()
+        for row, why in log.problems.items():
+            status[row] = WRONG
+            log.add_cause(why)
+        answers = self._language_answers(status) if task.streaming or task.endpoint.is_language else []
+        chunks = [(np.array(one.chunks, np.int64) - start) / 1e9 + down[row] for row, one in enumerate(answers)]
+        counts = {name: np.array([getattr(one, name) for one in answers], np.int32) for name in TOKEN_COLUMNS}
         stages, batch = read_stages(log.timing[:number])
         trace = Trace(
             intended=seconds(log.intended),
@@ -252,12 +278,34 @@ class _Run:
             samples=task.samples[kind],
             stages=stages,
             batch=batch,
-            tokens=tokens if task.streaming else None,
+            chunks=chunks if task.streaming and answers else None,
+            **(counts if answers else {}),
             cpu_seconds=cpu_seconds,
             dispatched=seconds(log.dispatched) - up,
             causes=log.causes,
+            retried=log.retried,
         )
         return WorkerResults(trace, log.answers)
+
+    def _language_answers(self, status: NDArray[np.int32]) -> list[LanguageAnswer]:
+        """Every answer, in the order of rows; `status` becomes that of what is not one."""
+        log, answers = self._log, []
+        counter = None
+        with suppress(CaseError, InputError):  # on another host it may be missing: the chunks are still counted
+            counter = TokenCounter.of(Path(self._task.tokenizer)) if self._task.tokenizer else None
+        for row in range(log.number):
+            answer = LanguageAnswer()
+            if self._task.streaming and (log.events[row] or status[row] == OK):
+                answer = read_stream(log.events[row] or [], log.bodies.get(row, b""))
+            elif status[row] == OK:
+                answer = read_whole(log.bodies.get(row, b""))
+            if counter is not None and answer.output_tokens == UNKNOWN and answer.text:
+                answer.output_tokens = counter(answer.text)
+            if status[row] == OK and answer.problem:
+                status[row] = answer.status
+                log.add_cause(answer.problem)
+            answers.append(answer)
+        return answers
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

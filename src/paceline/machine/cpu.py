@@ -6,7 +6,6 @@ import os
 import platform
 import re
 from collections.abc import Collection, Set
-from itertools import pairwise
 from pathlib import Path
 
 from paceline.core.environment import Cache, Cpu, Memory, NumaNode
@@ -194,7 +193,6 @@ def siblings(cpu: int, root: Path = ROOT) -> set[int]:
 
 def show_cpu_list(cpus: Collection[int]) -> str:
     """As the kernel writes it: 0-3,8."""
-    ordered = sorted(cpus)
-    starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(starts, ends, strict=True))
+    firsts = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
+    lasts = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(firsts, lasts, strict=True))

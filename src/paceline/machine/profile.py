@@ -18,7 +18,7 @@ from paceline.core.files import data_directory, write_atomic
 from paceline.core.probe import attempt
 from paceline.core.profile import Ceiling, GpuIdentity, Identity, Price, Profile
 from paceline.devices import datasheet, describe_devices
-from paceline.devices.datasheet import pcie_bandwidth
+from paceline.devices.base import pcie_bandwidth
 from paceline.machine import cpu
 
 NAME = "prices.csv"

@@ -10,6 +10,7 @@ import gzip
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,12 @@ def take(
     steps: int,
     in_flight: int,
     all_ready: Callable[[bool], bool] = lambda ready: ready,
+    detailed: bool = False,
 ) -> Chrome:
     """A trace of as many steps and one before them, which pays for the profiler's start.
+
+    A detailed one has the sizes of operators and the Python calls around them, which makes the host slower; its marks
+    are around the work alone, without the waiting for it.
 
     `all_ready` takes whether the profiler has started and returns whether it has for every rank: either all of them
     take the steps, or none does.
@@ -53,7 +58,7 @@ def take(
     timeline = device.timeline(in_flight)
     is_started, trouble = False, "on another rank"
     try:
-        profiler = profile(activities=device.profiler_activities())
+        profiler = profile(activities=device.profiler_activities(), record_shapes=detailed, with_stack=detailed)
         profiler.start()
         is_started = True
     except Exception as error:  # CUPTI and kineto raise whatever they like
@@ -65,9 +70,11 @@ def take(
     try:
         with quiet_collector():
             for number in range(steps + 1):
-                with record_function(f"{STEP_MARK}{number}"):
+                mark = record_function(f"{STEP_MARK}{number}")
+                with nullcontext() if detailed else mark:
                     timeline.begin()
-                    step()
+                    with mark if detailed else nullcontext():
+                        step()
                     timeline.end()
             timeline.finish()
             device.synchronize()

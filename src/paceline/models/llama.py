@@ -114,7 +114,13 @@ def decoder_spec(
 
 def resized(shape: S, layers: int, hidden: int, heads: int, key_heads: int, feed_forward: int, **more: Any) -> S:
     """A shape of the same kind in another size."""
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "key_heads": key_heads, "feed_forward": feed_forward}
+    sizes: Any = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "key_heads": key_heads,
+        "feed_forward": feed_forward,
+    }
     return replace(shape, **sizes, **more)
 
 

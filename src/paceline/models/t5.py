@@ -63,7 +63,7 @@ def _make_batch(shape: T5Shape, samples: int, generator: torch.Generator) -> Bat
     tokens = torch.empty(samples, shape.source + shape.target, dtype=torch.int64, device=generator.device)
     for row in tokens:  # row by row: the first samples must not depend on how many follow
         row.random_(1, shape.vocabulary, generator=generator)
-    source, target = tokens.split((shape.source, shape.target), 1)
+    source, target = torch.split(tokens, [shape.source, shape.target], 1)
     written = torch.cat((torch.full_like(target[:, :1], START), target[:, :-1]), 1)
     return Batch(inputs=(source.contiguous(), written), targets=(target.contiguous(),))
 

@@ -19,7 +19,7 @@ from paceline.remote.agent import Orders
 from paceline.runner.execute import CaseExecution
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.network import bound_to, is_loopback, own_address
-from paceline.runner.run import imports_of
+from paceline.runner.run import OnProgress, execute_at_once, imports_of
 from paceline.version import VERSION
 
 REACH_SECONDS = 10.0
@@ -45,6 +45,7 @@ class Agent:
             "face": self._face,
             "port": lambda _order: {"port": free_port("")},
             "run": self._run,
+            "measure": self._measure,
         }
         self._orders.obey(obey)
 
@@ -112,6 +113,16 @@ class Agent:
             abort=self._orders.stop.is_set,
         )
         return {"ended": execution.run(imports_of(case)).words()}
+
+    def _measure(self, order: Words) -> Words:
+        """Cases at the same time, all of their ranks here."""
+
+        def reporter(index: int) -> OnProgress:
+            return lambda progress: self._orders.say({"progress": progress, "index": index})
+
+        cases = [Case.model_validate(words) for words in order["cases"]]
+        at_once = [(case, reporter(case.index)) for case in cases]
+        return {"ended": [end.words() for end in execute_at_once(self._server, at_once, self._orders.stop.is_set)]}
 
 
 def main() -> None:

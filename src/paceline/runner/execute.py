@@ -1,14 +1,16 @@
-"""Runs one case: its ranks in processes of their own, watched until they end or their time is over."""
+"""Runs a case, or several at once: ranks in processes of their own, watched until they end or their time is over."""
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import selectors
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,7 @@ class CaseExecution:
     on_progress: Callable[[dict[str, Any]], None]
     abort: Callable[[], bool] = lambda: False
     on_failure: Callable[[], None] = lambda: None  # of the first rank that fails here, as soon as it is known
+    deadline: float = field(default=math.inf, init=False)  # on the monotonic clock
     _ranks: list[_Rank] = field(default_factory=list, init=False)
     _end: CaseEnd = field(default_factory=CaseEnd, init=False)
     _memory_kills: MemoryKills = field(init=False)
@@ -194,37 +197,11 @@ class CaseExecution:
 
     def run(self, imports: tuple[str, ...]) -> CaseEnd:
         """Start the ranks, watch them, and return when all of them are gone."""
-        deadline = time.monotonic() + self.case.timeout
-        # A compiler's helper may still write while the folder goes; that must not end the run.
-        with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
-            try:
-                self.server.warm(imports, deadline)
-                self._start(Path(folder), deadline)
-                self._watch(deadline)
-            except ServerTimeout as error:
-                self._fail_all(Outcome.TIMEOUT, CauseKind.TIMEOUT, str(error))
-            except ServerLost as error:
-                # Its cases died with it. Somebody killed it, or an import did.
-                kind = CauseKind.INTERRUPTED if self._ranks else CauseKind.CRASHED
-                self._fail_all(Outcome.FAILED, kind, str(error))
-            finally:
-                kill_groups({rank.pid for rank in self._ranks if not rank.ended})
-                for rank in self._ranks:
-                    rank.channel.close()
-        failures = [rank.failure for rank in self._ranks if rank.failure is not None]
-        if failures:
-            self._end.failure = min(failures, key=lambda failure: failure.order)
-            self._end.failure = self._blame_memory(self._end.failure)
-        self._end.results = {rank.rank: rank.result for rank in self._ranks if rank.result is not None}
-        self._end.warnings = self._warnings()
-        return self._end
+        return run_at_once([self], imports)[0]
 
-    def _start(self, folder: Path, deadline: float) -> None:
-        self.server.escaped.clear()
-        shares = int(next(iter(self.ranks.values())).get("LOCAL_WORLD_SIZE", len(self.ranks)))
-        is_local = self.case.origin == "local"
-        limit, share = self.case.memory_limit, len(self.ranks) / shares
-        self._memory = MemoryWatch(self.server.group, limit, share, is_local=is_local)
+    def start(self, folder: Path, memory: MemoryWatch) -> None:
+        """Fork the ranks."""
+        self._memory = memory
         self._memory_kills = kills_for_memory(group=self.server.group)
         for rank, environment in self.ranks.items():
             log = folder / f"rank{rank}.log"
@@ -235,39 +212,63 @@ class CaseExecution:
                     "rank": rank,
                     "world_size": self.world_size,
                     "local_rank": int(environment.get("LOCAL_RANK", rank)),
-                    "environment": dict(environment),
+                    "environment": {**self.case.env, **environment},
                     "folder": str(Path.cwd()),
                     "log": str(log),
                 },
-                deadline,
+                self.deadline,
             )
             self._ranks.append(_Rank(rank=rank, pid=pid, channel=channel, log=log, started_at=ordered_at))
 
-    def _watch(self, deadline: float) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.server.control, selectors.EVENT_READ)
-            for rank in self._ranks:
-                selector.register(rank.channel, selectors.EVENT_READ, rank)
-            while not all(rank.ended for rank in self._ranks):
-                check_interrupts()
-                now = time.monotonic()
-                self._enforce(now, deadline)
-                cuts = [rank.output.cut() for rank in self._ranks]
-                look = CUT_SECONDS if any(cuts) else LOOK_SECONDS
-                for key, _ in selector.select(timeout=min(look, max(0.0, deadline - now) + 0.001)):
-                    if key.data is not None and not self._hear(key.data):
-                        selector.unregister(key.fileobj)
-                ends = self.server.poll_ends()
-                for rank in (rank for rank in self._ranks if rank.pid in ends):
-                    # The end may be heard of before the last message. Grandchildren may still hold the other end, so
-                    # this never waits.
-                    while rank.is_open and select.select([rank.channel], [], [], 0)[0] and self._hear(rank):
-                        pass
-                    rank.ended = True
-                    if rank.is_open and not rank.killed:
-                        self._fail(rank, self._death(rank, ends[rank.pid]))
+    @property
+    def has_started(self) -> bool:
+        """Whether it has processes."""
+        return bool(self._ranks)
 
-    def _hear(self, rank: _Rank) -> bool:
+    @property
+    def is_over(self) -> bool:
+        """Whether all its ranks are gone."""
+        return all(rank.ended for rank in self._ranks)
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Have its ranks listened to."""
+        for rank in self._ranks:
+            selector.register(rank.channel, selectors.EVENT_READ, (self, rank))
+
+    def look(self, now: float, *, takes_too_much: bool) -> bool:
+        """Enforce what a case must keep to; whether a log grows so fast that the next look is to be soon."""
+        self._enforce(now, takes_too_much=takes_too_much)
+        cuts = [rank.output.cut() for rank in self._ranks]  # all of them, whatever the first says
+        return any(cuts)
+
+    def note_ends(self, ends: Mapping[int, int]) -> None:
+        """Processes have ended, some of them perhaps its own."""
+        for rank in (rank for rank in self._ranks if rank.pid in ends):
+            # The end may be heard of before the last message. Grandchildren may still hold the other end, so this never
+            # waits.
+            while rank.is_open and select.select([rank.channel], [], [], 0)[0] and self.hear(rank):
+                pass
+            rank.ended = True
+            if rank.is_open and not rank.killed:
+                self._fail(rank, self._death(rank, ends[rank.pid]))
+
+    def finish(self) -> None:
+        """End what is left of it."""
+        kill_groups({rank.pid for rank in self._ranks if not rank.ended})
+        for rank in self._ranks:
+            rank.channel.close()
+
+    def end(self) -> CaseEnd:
+        """What came of it."""
+        failures = [rank.failure for rank in self._ranks if rank.failure is not None]
+        if failures:
+            self._end.failure = min(failures, key=lambda failure: failure.order)
+            self._end.failure = self._blame_memory(self._end.failure)
+        self._end.results = {rank.rank: rank.result for rank in self._ranks if rank.result is not None}
+        self._end.warnings = self._warnings()
+        return self._end
+
+    def hear(self, rank: _Rank) -> bool:
         """Take one packet of a rank; False when it has closed its end."""
         try:
             received = rank.channel.read_packet()
@@ -331,8 +332,9 @@ class CaseExecution:
         cause = Cause(kind=kind, message=message, detail=rank.output.excerpt(), rank=self._shown(rank.rank))
         return Failure(rank.rank, outcome, cause, time.monotonic())
 
-    def _enforce(self, now: float, deadline: float) -> None:
+    def _enforce(self, now: float, *, takes_too_much: bool) -> None:
         """Kill what is late, and what waits for a rank that will never come."""
+        deadline = self.deadline
         failures = [rank.failure for rank in self._ranks if rank.failure is not None]
         if now >= deadline:
             late = [rank for rank in self._ranks if rank.is_open]
@@ -350,7 +352,7 @@ class CaseExecution:
             if now >= deadline + LINGER_SECONDS:  # not even SIGKILL ends a process inside the kernel
                 for rank in self._ranks:
                     rank.ended = True
-        elif self._memory.is_exceeded(now, self.server.pid):
+        elif takes_too_much:
             message = f"it was ended because {self._memory.reason()}"
             for rank in (rank for rank in self._ranks if rank.is_open):
                 cause = Cause(kind=CauseKind.HOST_MEMORY, message=message, rank=self._shown(rank.rank))
@@ -367,7 +369,7 @@ class CaseExecution:
             rank.killed = True
         kill_groups({rank.pid for rank in victims})
 
-    def _fail_all(self, outcome: Outcome, kind: CauseKind, message: str) -> None:
+    def fail_all(self, outcome: Outcome, kind: CauseKind, message: str) -> None:
         def failure(rank: int) -> Failure:
             return Failure(rank, outcome, Cause(kind=kind, message=message, rank=self._shown(rank)), time.monotonic())
 
@@ -407,6 +409,65 @@ class CaseExecution:
 
     def _shown(self, rank: int) -> int | None:
         return rank if self.world_size > 1 else None
+
+
+def run_at_once(executions: Sequence[CaseExecution], imports: tuple[str, ...]) -> list[CaseEnd]:
+    """Run cases at the same time in processes of one warm server; what came of each, when all of them are gone."""
+    server = executions[0].server
+    for one in executions:
+        one.deadline = time.monotonic() + one.case.timeout
+    with ExitStack() as folders:
+        try:
+            server.warm(imports, executions[0].deadline)
+            server.escaped.clear()
+            memory = _memory_watch(server, executions)
+            for one in executions:
+                # A compiler's helper may still write while the folder goes; that must not end the run.
+                folder = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
+                one.start(Path(folders.enter_context(folder)), memory)
+            _watch(server, executions, memory)
+        except ServerTimeout as error:
+            for one in executions:
+                one.fail_all(Outcome.TIMEOUT, CauseKind.TIMEOUT, str(error))
+        except ServerLost as error:
+            # Its cases died with it. Somebody killed it, or an import did.
+            kind = CauseKind.INTERRUPTED if any(one.has_started for one in executions) else CauseKind.CRASHED
+            for one in executions:
+                one.fail_all(Outcome.FAILED, kind, str(error))
+        finally:
+            for one in executions:
+                one.finish()
+    return [one.end() for one in executions]
+
+
+def _memory_watch(server: WarmServer, executions: Sequence[CaseExecution]) -> MemoryWatch:
+    """One for all of them, as they are in one control group."""
+    first, limits = executions[0], [one.case.memory_limit for one in executions]
+    shares = int(next(iter(first.ranks.values())).get("LOCAL_WORLD_SIZE", len(first.ranks)))
+    limit = None if None in limits else sum(limit for limit in limits if limit is not None)
+    return MemoryWatch(server.group, limit, len(first.ranks) / shares, is_local=first.case.origin == "local")
+
+
+def _watch(server: WarmServer, executions: Sequence[CaseExecution], memory: MemoryWatch) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(server.control, selectors.EVENT_READ)
+        for one in executions:
+            one.register(selector)
+        while open_ones := [one for one in executions if not one.is_over]:
+            check_interrupts()
+            now = time.monotonic()
+            takes_too_much = memory.is_exceeded(now, server.pid)
+            cuts = [one.look(now, takes_too_much=takes_too_much) for one in open_ones]
+            soon = CUT_SECONDS if any(cuts) else LOOK_SECONDS
+            left = min(max(0.0, one.deadline - now) for one in open_ones)
+            for key, _ in selector.select(timeout=min(soon, left + 0.001)):
+                if key.data is not None:
+                    execution, rank = key.data
+                    if not execution.hear(rank):
+                        selector.unregister(key.fileobj)
+            ends = server.poll_ends()
+            for one in executions:
+                one.note_ends(ends)
 
 
 def local_ranks(count: int) -> dict[int, dict[str, str]]:

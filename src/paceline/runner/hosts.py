@@ -77,6 +77,11 @@ def read_hosts(text: str) -> list[Host]:
         return hosts
 
 
+def forwarded() -> dict[str, str]:
+    """The variables that count on every host as they do here."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
+
+
 @dataclass
 class _Node:
     """A host with its ranks."""
@@ -169,8 +174,7 @@ class HostRanks:
 
     def _greet(self, nodes: Sequence[_Node]) -> None:
         """Hear from each agent that it is there and the same as this one."""
-        environment = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
-        answers = self._agents.greet([node.agent for node in nodes], {"environment": environment})
+        answers = self._agents.greet([node.agent for node in nodes], {"environment": forwarded()})
         for node in nodes:
             hello = answers[node.agent]
             node.slots = node.host.slots or max(1, next(iter(hello["devices"].values()), 0))

@@ -18,7 +18,7 @@ from paceline.core.run import Run
 from paceline.core.text import clean, clean_all
 from paceline.machine.cpu import show_cpu_list
 from paceline.machine.software import scrub
-from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks
+from paceline.runner.execute import CaseEnd, CaseExecution, local_ranks, run_at_once
 from paceline.runner.fork_client import WarmServer
 
 PARTIAL_SECONDS = 1.0
@@ -58,16 +58,40 @@ class Listener:
         """Nothing more will happen."""
 
 
+OnProgress = Callable[[dict[str, Any]], None]
 # Runs a case and returns its end; None where another process keeps the record.
-Execute = Callable[[WarmServer, Case, Callable[[dict[str, Any]], None]], CaseEnd | None]
+Execute = Callable[[WarmServer, Case, OnProgress], CaseEnd | None]
+# The same for cases at the same time.
+ExecuteAtOnce = Callable[[WarmServer, Sequence[tuple[Case, OnProgress]]], Sequence[CaseEnd]]
 
 
-def execute_here(server: WarmServer, case: Case, on_progress: Callable[[dict[str, Any]], None]) -> CaseEnd:
+def execute_here(
+    server: WarmServer, case: Case, on_progress: OnProgress, abort: Callable[[], bool] = lambda: False
+) -> CaseEnd:
     """All ranks of the case on this machine."""
-    execution = CaseExecution(
-        server, case, ranks=local_ranks(case.ranks), world_size=case.ranks, on_progress=on_progress
-    )
-    return execution.run(imports_of(case))
+    return execute_at_once(server, [(case, on_progress)], abort)[0]
+
+
+def execute_at_once(
+    server: WarmServer, cases: Sequence[tuple[Case, OnProgress]], abort: Callable[[], bool] = lambda: False
+) -> list[CaseEnd]:
+    """Cases of one benchmark on this machine at the same time."""
+    executions = [
+        CaseExecution(
+            server,
+            case,
+            ranks=local_ranks(case.ranks),
+            world_size=case.ranks,
+            on_progress=on_progress,
+            abort=abort,
+        )
+        for case, on_progress in cases
+    ]
+    ends = run_at_once(executions, imports_of(cases[0][0]))
+    if len(ends) > 1:
+        for result in (result for end in ends for result in end.results.values()):
+            result.facts["devices_at_once"] = len(ends)
+    return ends
 
 
 def imports_of(case: Case) -> tuple[str, ...]:
@@ -86,6 +110,7 @@ class SuiteRun:
     listener: Listener = field(default_factory=Listener)
     attempts: Mapping[int, int] = field(default_factory=dict)  # attempts that were made already, by case
     execute: Execute = execute_here
+    several: ExecuteAtOnce | None = None  # cases at the same time; None where they go one after the other
     cpus: frozenset[int] = frozenset()  # that the cases are pinned to; empty for all
     warm: WarmServer | None = None  # for the first cases, started while the run was prepared
     all_ok: bool = True
@@ -99,11 +124,18 @@ class SuiteRun:
         for _, cases in itertools.groupby(self.todo, key=lambda case: case.repeat):
             with started or WarmServer(self.cpus) as server:
                 started = None
-                for case in cases:
-                    record = self._measure(server, case)
-                    if record is not None:
+                for together in self._at_once(list(cases)):
+                    for record in self._measure(server, together):
                         self._keep(record)
         return self.all_ok
+
+    def _at_once(self, cases: Sequence[Case]) -> list[list[Case]]:
+        """The cases in their order, those together that are measured at the same time."""
+        groups: dict[object, list[Case]] = {}
+        for case in cases:
+            is_alone = not case.at_once or self.several is None
+            groups.setdefault(case.index if is_alone else case.work_key, []).append(case)
+        return list(groups.values())
 
     def _keep(self, record: Record) -> None:
         try:
@@ -116,62 +148,80 @@ class SuiteRun:
         self.all_ok &= record.is_success
         self.listener.case_ended(record)
 
-    def _measure(self, server: WarmServer, case: Case) -> Record | None:
-        attempt = self.attempts.get(case.index, 0) + 1
-        started_at, begun = datetime.now(UTC), time.monotonic()
-        samples: list[float] = []
-        metric = unit = ""
-        stored, stored_at = 0, begun
-
-        def on_progress(progress: dict[str, Any]) -> None:
-            nonlocal metric, unit, stored
-            if progress["metric"]:
-                if clean(progress["metric"]) != metric:  # the next point of a sweep: its samples are others
-                    keep_new_samples()
-                    samples.clear()
-                    stored = 0
-                metric, unit = clean(progress["metric"]), clean(progress["unit"])
-                samples.extend(progress["samples"])
-            self.listener.case_progress(case, progress, samples)
-            if time.monotonic() - stored_at >= PARTIAL_SECONDS:
-                keep_new_samples()
-
-        def keep_new_samples() -> None:
-            nonlocal stored, stored_at
-            with interrupts_held():  # the same samples must not be stored twice
-                if len(samples) > stored:
-                    try:
-                        self.sink.keep_partial(self.run.id, case.index, attempt, metric, unit, samples[stored:])
-                    except StoreError as error:
-                        self.listener.trouble(str(error))
-                    stored, stored_at = len(samples), time.monotonic()
-
-        self.listener.case_started(case)
+    def _measure(self, server: WarmServer, cases: Sequence[Case]) -> list[Record]:
+        attempts = [_Attempt(self, case) for case in cases]
         try:
-            end = self.execute(server, case, on_progress)
-        except KeyboardInterrupt:
-            keep_new_samples()
+            if len(attempts) > 1 and self.several is not None:
+                at_once = [(attempt.case, attempt.on_progress) for attempt in attempts]
+                ends: Sequence[CaseEnd | None] = self.several(server, at_once)
+            else:
+                ends = [self.execute(server, attempt.case, attempt.on_progress) for attempt in attempts]
+        except BaseException:  # an interrupt, or a machine that is lost
+            for attempt in attempts:
+                attempt.keep_new_samples()
             raise
-        if end is None:
-            return None
+        return [attempt.record(end) for attempt, end in zip(attempts, ends, strict=True) if end is not None]
+
+
+class _Attempt:
+    """One attempt at a case, from its start on."""
+
+    def __init__(self, of: SuiteRun, case: Case) -> None:
+        self.case = case
+        self._of = of
+        self._number = of.attempts.get(case.index, 0) + 1
+        self._started_at, self._begun = datetime.now(UTC), time.monotonic()
+        self._samples: list[float] = []
+        self._metric = self._unit = ""
+        self._stored, self._stored_at = 0, self._begun
+        of.listener.case_started(case)
+
+    def on_progress(self, progress: dict[str, Any]) -> None:
+        """The case goes on."""
+        if progress["metric"]:
+            if clean(progress["metric"]) != self._metric:  # the next point of a sweep: its samples are others
+                self.keep_new_samples()
+                self._samples.clear()
+                self._stored = 0
+            self._metric, self._unit = clean(progress["metric"]), clean(progress["unit"])
+            self._samples.extend(progress["samples"])
+        self._of.listener.case_progress(self.case, progress, self._samples)
+        if time.monotonic() - self._stored_at >= PARTIAL_SECONDS:
+            self.keep_new_samples()
+
+    def keep_new_samples(self) -> None:
+        """Store what is not stored yet."""
+        with interrupts_held():  # the same samples must not be stored twice
+            new = self._samples[self._stored :]
+            if not new:
+                return
+            run, index = self._of.run.id, self.case.index
+            try:
+                self._of.sink.keep_partial(run, index, self._number, self._metric, self._unit, new)
+            except StoreError as error:
+                self._of.listener.trouble(str(error))
+            self._stored, self._stored_at = len(self._samples), time.monotonic()
+
+    def record(self, end: CaseEnd) -> Record:
+        """What came of it."""
         result = end.result()
         conditions = result.facts.pop("conditions", {})
-        if self.cpus:
-            result.facts["affinity"] = show_cpu_list(self.cpus)
+        if self._of.cpus:
+            result.facts["affinity"] = show_cpu_list(self._of.cpus)
         cause = end.failure.cause if end.failure else None
         if cause is not None:  # messages and tracebacks name files: without the user's home folder and secrets
             cause = cause.model_copy(update={"message": scrub(cause.message), "detail": scrub(cause.detail)})
         record = Record(
-            run_id=self.run.id,
-            case=case,
-            attempt=attempt,
+            run_id=self._of.run.id,
+            case=self.case,
+            attempt=self._number,
             outcome=end.failure.outcome if end.failure else Outcome.OK,
             cause=cause,
-            started_at=started_at,
-            seconds=time.monotonic() - begun,
+            started_at=self._started_at,
+            seconds=time.monotonic() - self._begun,
             measurements=result.measurements,
             facts=clean_all(result.facts),
             warnings=clean_all([warning.model_dump() for warning in result.warnings]),
             conditions=clean_all(conditions),
         )
-        return described(record, self.run.environment)
+        return described(record, self._of.run.environment)

@@ -11,6 +11,7 @@ from paceline.core.files import read_text
 from paceline.core.registry import providers
 from paceline.core.suite import Suite
 from paceline.core.yaml_text import read_yaml
+from paceline.runner.superbench_config import is_config, read_config
 
 
 @lru_cache(maxsize=1)
@@ -33,7 +34,8 @@ def load_suite(name: str) -> Suite:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or "/" in name:
         text = read_text(path, "the suite file", hint="'paceline list suites' names those that ship")
-        return Suite.read(read_yaml(text, name), name)
+        document = read_yaml(text, name)
+        return read_config(document, name) if is_config(document) else Suite.read(document, name)
     if name not in shipped():
         raise unknown("suite", name, shipped())
     return Suite.read(read_yaml(shipped()[name].read_text(encoding="utf-8"), f"suite {name}"), f"suite {name}")

@@ -81,6 +81,11 @@ class LanguageModelServer(Program):
         """What the server calls its model."""
         return MODEL
 
+    @property
+    def prompt_words(self) -> tuple[str, ...]:
+        is_made_up = self.need.model.startswith(PREFIX)
+        return tuple(parse(self.need.model).words[len(SPECIAL) :]) if is_made_up else ()
+
     def endpoint(self, wire: Wire) -> Endpoint:
         return Endpoint(wire=wire, host=HOST, port=self.port, path=PATHS[wire], model=self.served_name)
 

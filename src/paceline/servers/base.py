@@ -139,6 +139,13 @@ class Server(ABC):
     def describe(self) -> dict[str, Any]:
         """Version, engine, instances, what was configured: facts for the record. No secrets."""
 
+    is_remote: ClassVar[bool] = False  # whether somebody else runs it, and pays for what is sent
+
+    @property
+    def prompt_words(self) -> tuple[str, ...]:
+        """Words that its language model takes as one token each, where it knows no others; empty for common ones."""
+        return ()
+
     def statistics(self) -> dict[str, Any]:
         """The server's own counters, if it has any: batches, sheds, errors, busy time."""
         return {}

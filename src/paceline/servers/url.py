@@ -68,6 +68,7 @@ class Url(Server):
     Settings = UrlSettings
     wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *PATHS, "http")
     is_checkable: ClassVar[bool] = False  # it may have other weights
+    is_remote: ClassVar[bool] = True
 
     settings: UrlSettings
 

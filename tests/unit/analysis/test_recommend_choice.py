@@ -19,7 +19,7 @@ from paceline.analysis.recommend.choice import (
     score,
     with_users,
 )
-from paceline.analysis.recommend.evidence import Evidence, LeftOut, evidence
+from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad, evidence
 from paceline.analysis.recommend.question import Question, SloLimit, bounds_of, read_bounds
 from support.recommend_points import answered, asked, point
 from support.records import literal_run, sample_run
@@ -421,3 +421,20 @@ def test_equal_bounds_and_bounds_of_whole_seconds_are_allowed() -> None:
     assert [bound.limit for bound in read_bounds(["errors=0%"])] == [0.0]
     with refused("missing-bound", key="--slo", value="p99="):
         read_bounds(["p99="])
+
+
+def test_bounds_on_tokens_are_known() -> None:
+    def timed(name: str, load: float, first: float) -> MeasuredLoad:
+        one = point(name, load, load, 20)
+        return replace(one, readings={**one.readings, "first_token_p99": Reading(first, 0.9 * first, 1.1 * first)})
+
+    points = [timed("a", 100, 0.1), timed("a", 200, 0.4), timed("b", 150, 0.15)]
+    assert names(answered(points, "first_token=200ms")) == ["b", "a"]
+    assert names(answered(points, "ttft=120ms")) == ["a"]
+    assert [bound.metric for bound in read_bounds(["first_token=1s,between_tokens_p50=20ms"])] == [
+        "first_token_p99",
+        "between_tokens_p50",
+        "error_rate",
+    ]
+    unmeasured = answered([point("a", 100, 100, 20)], "first_token=1s")
+    assert unmeasured.best is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.benchmarks._model.measuring import LOST, STEP_TIME, StepSession, add_trace
+from paceline.benchmarks._model.measuring import DETAILED_STEPS, LOST, STEP_TIME, StepSession, add_trace
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.parameters import MeasuringParameters
@@ -55,8 +55,25 @@ def test_what_the_facts_say_and_where_the_file_is(tmp_path: Path) -> None:
     assert told["spent"]["steps"] == trace.STEPS
     assert "aten::mm" in {one["name"] for one in told["spent"]["kernels"]}
     assert told["slowdown"] == pytest.approx(told["spent"]["step_seconds"] / 0.01)
+    (multiplied,) = [one for one in told["details"]["operations"] if one["name"] == "aten::mm"]
+    assert multiplied["sizes"] == [[1, 8, 8, 8]]
+    assert "test_tracing.py" in multiplied["where"]
     assert result.measurements == measured().measurements
     assert result.warnings == []
+
+
+def test_a_second_trace_that_fails_leaves_the_first(tmp_path: Path) -> None:
+    result, calls = measured(), list[int]()
+
+    def step() -> None:
+        calls.append(1)
+        if len(calls) > trace.STEPS + 1:
+            raise MemoryError("no more")
+        product()
+
+    add(result, step, str(tmp_path / "a.json.gz"))
+    assert result.facts["trace"]["spent"]["steps"] == trace.STEPS
+    assert "details" not in result.facts["trace"]
 
 
 def test_the_home_folder_is_found_where_the_case_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +89,7 @@ def test_the_result_is_safe_before_the_first_traced_step(tmp_path: Path) -> None
     case = Case(index=0, benchmark="train", parameters={}, title="small", trace=str(tmp_path / "a.json.gz"))
     safe = Context(case, keep=lambda result: order.append(result.facts["trace"]["missing"]))
     add_trace(measured(), SESSION, lambda: order.append("step"), safe)
-    assert order == [LOST, *["step"] * (trace.STEPS + 1)]
+    assert order == [LOST, *["step"] * (trace.STEPS + 1 + DETAILED_STEPS + 1)]
 
 
 @pytest.mark.parametrize("error", [MemoryError("no more"), RuntimeError("CUDA error: out of memory")])

@@ -173,6 +173,6 @@ def test_a_target_that_is_none_is_refused_with_all_kinds_there_are(monkeypatch: 
             read_target("gpu")
         return str(caught.value).partition("; write ")[2]
 
-    assert complaint("cuda") == "auto, cpu, cuda:0 or cuda:*"
-    assert complaint("cuda", "rocm", "xpu") == "auto, cpu, cuda:0 or cuda:* (rocm, xpu likewise)"
-    assert complaint() == "auto, cpu, KIND:0 or KIND:*"
+    assert complaint("cuda") == "auto, cpu, cuda:0, cuda:* or cuda:each"
+    assert complaint("cuda", "rocm", "xpu") == "auto, cpu, cuda:0, cuda:* or cuda:each (rocm, xpu likewise)"
+    assert complaint() == "auto, cpu, KIND:0, KIND:* or KIND:each"

@@ -88,6 +88,10 @@ class Train(Benchmark[TrainParameters]):
 class TwoWords(Gemm):
     name = "two-words"
 
+    @classmethod
+    def within_device(cls, parameters: GemmParameters) -> bool:
+        return parameters.size > 8
+
 
 KNOWN: Registry[type[Benchmark[Any]]] = Registry("benchmark", {"gemm": Gemm, "train": Train, "two-words": TwoWords})
 
@@ -250,7 +254,7 @@ def test_targets_are_brought_to_one_spelling(written: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["gpu", "cpu:0", "cuda:x", "cuda:-1", "auto:1", "", "CUDA:0"])
 def test_other_targets_are_refused_with_the_known_ones(target: str) -> None:
-    says = re.escape(f"'{target}' is not a target; write auto, cpu, cuda:0 or cuda:*")
+    says = re.escape(f"'{target}' is not a target; write auto, cpu, cuda:0, cuda:* or cuda:each")
     with refused("invalid-value", says=says, key="target", value=target, where="mine, case 1 (gemm)", case=1):
         cases({"benchmark": "gemm", "target": target})
 
@@ -454,10 +458,10 @@ def test_whether_a_layout_fits(here: Here, ranks: int | None, nodes: int | None,
 def test_a_machine_of_so_many_devices() -> None:
     here = Here.with_devices(2, None, world=4, nodes=2)
     assert (here.devices, here.world, here.nodes, here.gpus, here.kind) == ({"cuda": 2}, 4, 2, 2, "cuda")
-    assert Here.with_devices(1, "rocm", world=1, nodes=1).resolve("auto") == "rocm:0"
+    assert Here.with_devices(1, "rocm", world=1, nodes=1).resolve("auto") == ["rocm:0"]
     none = Here.with_devices(0, None, world=1, nodes=1)
     assert (none.devices, none.gpus, none.kind, none.resolve("auto"), none.resolve("cuda:1")) == (
-        {}, 0, "cpu", "cpu", "cuda:1",
+        {}, 0, "cpu", ["cpu"], ["cuda:1"],
     )  # fmt: skip
 
 
@@ -575,3 +579,54 @@ def test_a_benchmark_that_was_named_alone_is_a_suite_that_nobody_wrote() -> None
     suite = Suite.of_benchmark("gemm")
     assert (suite.name, suite.cases, suite.is_written) == ("gemm", [{"benchmark": "gemm"}], False)
     assert Suite.read({"name": "x", "cases": [{"benchmark": "gemm"}]}, "x").is_written
+
+
+@pytest.mark.parametrize(
+    ("target", "gpus", "expected"),
+    [
+        ("cuda:each", 3, ["cuda:0", "cuda:1", "cuda:2"]),
+        ("auto:each", 2, ["cuda:0", "cuda:1"]),
+        ("auto:each", 0, ["cpu"]),
+        ("cuda:each", 0, ["cuda:0"]),  # which is not here, and says so
+        ("auto:*", 0, ["cpu"]),
+        ("auto", 2, ["cuda:0"]),
+    ],
+)
+def test_each_device_is_a_case_of_its_own(target: str, gpus: int, expected: list[str]) -> None:
+    found = cases({"benchmark": "gemm", "target": target}, gpus=gpus)
+    assert [case.target for case in found] == expected
+    assert {case.ranks for case in found} == {1}
+    assert [case.index for case in found] == list(range(len(expected)))
+
+
+def test_all_devices_of_any_kind_are_one_case() -> None:
+    (case,) = cases({"benchmark": "train", "model": "m", "target": "auto:*"}, gpus=4)
+    assert (case.target, case.ranks) == ("cuda:*", 4)
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "gpus", "at_once"),
+    [
+        (16, {}, 2, True),
+        (8, {}, 2, False),
+        (8, {"at_once": True}, 2, True),
+        (16, {"at_once": False}, 2, False),
+        (16, {}, 1, False),
+    ],
+)
+def test_devices_are_measured_at_once_where_the_benchmark_stays_within_one_or_the_suite_says_so(
+    size: int, more: dict[str, Any], gpus: int, at_once: bool
+) -> None:
+    found = cases({"benchmark": "two-words", "target": "cuda:each", "size": size, **more}, gpus=gpus)
+    assert {case.at_once for case in found} == {at_once}
+
+
+def test_the_same_work_is_known_on_other_devices_and_only_in_the_same_repetition() -> None:
+    found = cases({"benchmark": "gemm", "target": "cuda:each", "size": [8, 16], "repeat": 2}, gpus=2)
+    assert len({case.work_key for case in found}) == 4
+    assert len({case.key for case in found}) == 4  # two sizes on two devices, whichever repetition
+
+
+def test_each_device_by_itself_takes_one_rank() -> None:
+    with refused("one-device-for-several-ranks", key="target"):
+        cases({"benchmark": "train", "model": "m", "target": "cuda:each", "ranks": 2}, gpus=2)

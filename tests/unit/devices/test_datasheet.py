@@ -6,8 +6,8 @@ import pytest
 
 from paceline.core.subject import number_format
 from paceline.devices import datasheet
+from paceline.devices.base import pcie_bandwidth
 from paceline.devices.cuda import _SHEETS
-from paceline.devices.datasheet import pcie_bandwidth
 
 NAMES = {  # as the driver says them
     "NVIDIA GB200": 8000,

@@ -77,3 +77,63 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_place(tmp_path: Path, te
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with refused("unreadable-file", key="load.file"):
         read_arrivals(tmp_path / "none.csv")
+
+
+MOONCAKE = """
+{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48]}
+{"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46, 2353]}
+{"timestamp": 27500, "input_length": 300, "output_length": 0, "hash_ids": []}
+"""
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,GPT-4,1087,230,1317,Conversation log
+"""
+
+
+def test_mooncake_counts_milliseconds_and_says_which_prompts_begin_alike(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(MOONCAKE)
+    read = read_arrivals(path)
+    assert read.intended.tolist() == pytest.approx([0.0, 0.018, 3.053])
+    assert read.prompt_tokens is not None and read.prompt_tokens.tolist() == [6955, 300, 6472]
+    assert read.output_tokens is not None and read.output_tokens.tolist() == [52, 1, 26]
+    assert read.blocks == ((46, 47, 48), (), (46, 2353))
+    assert read.first(2).blocks == ((46, 47, 48), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "prompts", "outputs"),
+    [(AZURE, [0.0, 4.314579], [374, 396], [44, 109]), (BURSTGPT, [0.0, 40.0], [472, 1087], [18, 230])],
+    ids=["azure", "burstgpt"],
+)
+def test_other_traces_have_lengths_too(
+    tmp_path: Path, text: str, times: list[float], prompts: list[int], outputs: list[int]
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    read = read_arrivals(path)
+    assert read.intended.tolist() == pytest.approx(times)
+    assert read.prompt_tokens is not None and read.prompt_tokens.tolist() == prompts
+    assert read.output_tokens is not None and read.output_tokens.tolist() == outputs
+    assert read.blocks is None
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('{"timestamp": 0, "input_length": -1}', "not-a-length"),
+        ('{"timestamp": 0, "input_length": "many"}', "not-a-length"),
+        ('{"timestamp": 0, "input_length": 1, "output_length": null}', "not-a-length"),
+        ('{"timestamp": 0, "input_length": 1, "hash_ids": 7}', "not-hashes"),
+        ('{"timestamp": 0, "input_length": 1, "hash_ids": ["a"]}', "not-hashes"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(tmp_path: Path, line: str, code: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(line)
+    with refused(code, key="load.file"):
+        read_arrivals(path)

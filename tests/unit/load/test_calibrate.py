@@ -90,6 +90,15 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
     assert calibrate.calibrate((0, 0), needed=10.0) == QUIET
 
 
+def test_a_bad_moment_does_not_lower_what_was_sent_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(null_server, "started", _nobody)
+    better = replace(LATE, rate=1500.0)
+    for seen, taken in ((LATE, LATE), (better, better), (LATE, better), (NOTHING, NOTHING), (LATE, better)):
+        monkeypatch.setattr(calibrate, "measure", lambda *_, one=seen: one)
+        assert calibrate.calibrate((0, 0)) == taken
+
+
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 5000, 602_217, 4_816_896, 77_070_336])
 def test_requests_are_calibrated_for_at_a_size_that_is_hardly_larger(size: int) -> None:
     endpoint = Endpoint("kserve-binary", "127.0.0.1", 1, "/", "x")

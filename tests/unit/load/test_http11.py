@@ -8,7 +8,7 @@ import pytest
 from paceline.load.grpc_client import status_of
 from paceline.load.http11 import LARGEST_HEAD, AnswerReader, HttpError, Unreadable, parse_request
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
-from paceline.load.server_timing import carries_text, read_stages
+from paceline.load.server_timing import read_stages
 from paceline.load.trace import BROKEN, REFUSED, SHED, TIMED_OUT, UNREADABLE
 from support.refused import refused
 
@@ -261,30 +261,6 @@ def test_stages_are_numbers_of_at_most_18_digits() -> None:
     assert stages["queue"].tolist() == pytest.approx([999_999_999.999999999, np.nan], nan_ok=True)
     assert stages["batch"].tolist() == pytest.approx([np.nan, 7e-9], nan_ok=True)
     assert batch is not None and batch.tolist() == [0, 2]
-
-
-@pytest.mark.parametrize(
-    ("event", "carries"),
-    [
-        (b"[DONE]", False),
-        (b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', False),
-        (b'{"choices":[{"delta":{"content":"a"}}]}', True),
-        (b'{"choices":[{"text":"a"}]}', True),
-        (b'{"choices":[],"usage":{"completion_tokens":5}}', False),
-        (b'{"choices":[{"delta":{"reasoning_content":"hm"}}]}', True),
-        (b"plain words", True),
-        (b"", False),
-        (b"[1]", True),
-        (b'{"text":"a"}', True),
-        (b'{"choices":null}', False),
-        (b'{"choices":[null,{"text":"a"}]}', True),
-        (b'{"choices":[{"delta":null,"text":"a"}]}', True),
-        (b'{"choices":[{"delta":{},"text":"a"}]}', False),
-        (b'{"choices":[{"finish_reason":"stop"},{"delta":{"tool_calls":[1]}}]}', True),
-    ],
-)
-def test_only_events_with_text_are_pieces(event: bytes, carries: bool) -> None:
-    assert carries_text(event) is carries
 
 
 def test_a_request_is_built_once_with_the_headers_of_both() -> None:

@@ -335,11 +335,35 @@ def test_a_connection_that_was_free_for_a_while_is_looked_at_before_it_is_used(
         assert ready.poll(5000)  # the event loop has not been there yet
         now += age
         talk.client.send(1)
-        if is_looked_at:
-            peer = await talk.accept()
-            await peer.receive()
-            await peer.answer(GOOD)
-        assert await talk.ended(2) == [OK, OK if is_looked_at else BROKEN]
+        peer = await talk.accept()
+        await peer.receive()
+        await peer.answer(GOOD)
+        assert await talk.ended(2) == [OK, OK]
+        assert talk.client.log.retried == (0 if is_looked_at else 1)
+
+    talk(check)
+
+
+def test_a_new_connection_that_dies_before_an_answer_is_not_tried_again() -> None:
+    """Nor is one that dies in the middle of an answer: the server has seen the request."""
+
+    async def check(talk: Talk) -> None:
+        talk.client.send(0)
+        peer = await talk.accept()
+        await peer.receive()
+        await peer.answer(GOOD)
+        await talk.ended(1)
+        talk.client.send(1)
+        await peer.receive()
+        await peer.answer(GOOD[:20])
+        peer.handle.close()
+        assert await talk.ended(2) == [OK, BROKEN]
+        talk.client.send(2)
+        peer = await talk.accept()
+        await peer.receive()
+        peer.handle.close()
+        assert await talk.ended(3) == [OK, BROKEN, BROKEN]
+        assert talk.client.log.retried == 0
 
     talk(check)
 

@@ -95,7 +95,7 @@ def test_results_of_all_workers_are_one_trace(script: Callable[[str], None], clo
     assert merged.samples.tolist() == [3, 5, 5]
     assert merged.stages["queue"][[0, 2]].tolist() == [0.5, 0.75]
     assert merged.cpu_seconds == 1.0
-    assert merged.tokens is None
+    assert merged.chunks is None
     assert results.answers == [(0, b"body"), (1, b"body"), (1, b"body")]
     assert results.losses == []
     assert [(tmp_path / name).read_text() for name in "01"] == [f"{int(FAR)}000000000\n"] * 2
@@ -117,9 +117,9 @@ def test_what_workers_say_meanwhile_is_reported(script: Callable[[str], None], t
 
 
 def test_pieces_of_streams_come_back_by_request(script: Callable[[str], None], clock: Clock, tmp_path: Path) -> None:
-    more = {"tokens": [np.array([0.5]), np.array([1.5, 1.75])]}
+    more = {"chunks": [np.array([0.5]), np.array([1.5, 1.75])]}
     script(f"echo ready; read at; {hand_over(result_file(tmp_path / 'a.npz', [0.0, 1.0], [0, 0], **more))}")
-    tokens = run(task([0.0, 1.0], [0, 0])).trace.tokens
+    tokens = run(task([0.0, 1.0], [0, 0])).trace.chunks
     assert tokens is not None
     assert [pieces.tolist() for pieces in tokens] == [[0.5], [1.5, 1.75]]
 
@@ -261,7 +261,7 @@ def test_what_a_lost_worker_had_to_send_is_written_down_without_times() -> None:
 @pytest.mark.parametrize("tokens", [None, [], [np.array([0.5]), np.empty(0), np.array([1.5, 2.5])]])
 def test_results_travel_with_everything_that_they_have(tokens: list[Any] | None) -> None:
     count = 3 if tokens is None else len(tokens)
-    one = trace([0.25] * count, tokens=tokens, stages={"queue": np.full(count, 0.125)}, cpu_seconds=1.5)
+    one = trace([0.25] * count, chunks=tokens, stages={"queue": np.full(count, 0.125)}, cpu_seconds=1.5)
     back = WorkerResults.unpacked(WorkerResults(one, [(1, b"a"), (0, b""), (1, b"bcd")], ["a loss"]).packed())
     assert back.answers == [(1, b"a"), (0, b""), (1, b"bcd")]
     assert back.losses == ["a loss"]
@@ -269,8 +269,8 @@ def test_results_travel_with_everything_that_they_have(tokens: list[Any] | None)
     assert {name: values.tolist() for name, values in back.trace.stages.items()} == {"queue": [0.125] * count}
     assert (back.trace.batch, back.trace.host, back.trace.dispatched) == (None, None, None)
     assert back.trace.cpu_seconds == 1.5
-    assert (back.trace.tokens is None) == (tokens is None)
-    assert [part.tolist() for part in back.trace.tokens or []] == [part.tolist() for part in tokens or []]
+    assert (back.trace.chunks is None) == (tokens is None)
+    assert [part.tolist() for part in back.trace.chunks or []] == [part.tolist() for part in tokens or []]
 
 
 def test_results_that_do_not_fit_together_are_refused() -> None:

@@ -202,3 +202,17 @@ def test_requests_that_never_went_are_not_late() -> None:
     nothing = np.full(1000, np.nan)
     never = replace(marked(REFUSED, 1.0), sent=nothing, dispatched=nothing, done=nothing)
     assert [warning.kind for warning in warnings(never)] == ["refused"]
+
+
+def test_lateness_counts_against_the_gaps_between_arrivals() -> None:
+    """Slow answers leave room for much lateness, but requests 10 ms apart that go 50 ms late are another schedule."""
+    slow = replace(trace(late=0.05), done=trace().intended + 20.0)
+    assert [warning.kind for warning in warnings(slow)] == ["late"]
+    rare = replace(trace(number=5, late=0.005), done=trace(number=5).intended + 20.0)  # 2.5 s apart
+    assert warnings(rare) == []
+
+
+def test_users_who_wait_may_be_held_up_by_the_client() -> None:
+    ceiling = GeneratorCeiling(100.0, 1000.0, (Probe(50.0, 1.0, 1e-4, 1e-3),))
+    assert [warning.kind for warning in warnings(trace(number=800), "closed", ceiling)] == ["near-ceiling"]
+    assert warnings(trace(number=600), "closed", ceiling) == []

@@ -32,19 +32,19 @@ def test_rows_are_taken_with_all_that_belongs_to_them() -> None:
     plain = trace([0.5, 0.25, 1.0])
     taken = plain.taken(np.array([2, 0]))
     assert taken.latency.tolist() == [1.0, 0.5]
-    assert (taken.batch, taken.dispatched, taken.host, taken.tokens) == (None, None, None, None)
+    assert (taken.batch, taken.dispatched, taken.host, taken.chunks) == (None, None, None, None)
     full = trace(
         [0.5, 0.25, 1.0],
         batch=numbers(1, 2, 3),
         host=numbers(0, 1, 0),
         dispatched=np.array([0.0, 0.5, 1.0]),
-        tokens=[np.array([1.0]), np.array([2.0]), np.array([3.0])],
+        chunks=[np.array([1.0]), np.array([2.0]), np.array([3.0])],
         stages={"queue": np.array([0.1, 0.2, 0.3])},
     )
     rest = full.after(1)
     assert rest.batch is not None and rest.batch.tolist() == [2, 3]
     assert rest.dispatched is not None and rest.dispatched.tolist() == [0.5, 1.0]
-    assert rest.tokens is not None and [times.tolist() for times in rest.tokens] == [[2.0], [3.0]]
+    assert rest.chunks is not None and [times.tolist() for times in rest.chunks] == [[2.0], [3.0]]
     assert rest.stages["queue"].tolist() == [0.2, 0.3]
     assert full.of_host(0).latency.tolist() == pytest.approx([0.5, 1.0])
     assert full.of_host(1).latency.tolist() == pytest.approx([0.25])
@@ -58,7 +58,7 @@ def test_parts_are_merged_in_the_order_of_their_times_though_some_lack_a_column(
         batch=numbers(4, 5),
         dispatched=np.array([1.125, 3.125]),
         host=numbers(1, 1),
-        tokens=[np.array([7.0]), np.empty(0)],
+        chunks=[np.array([7.0]), np.empty(0)],
         stages={"queue": np.array([0.5, 0.75])},
         cpu_seconds=2.0,
     )
@@ -66,7 +66,7 @@ def test_parts_are_merged_in_the_order_of_their_times_though_some_lack_a_column(
     assert merged.intended.tolist() == [0.0, 1.0, 2.0, 3.0]
     assert merged.batch is not None and merged.batch.tolist() == [0, 4, 0, 5]
     assert merged.dispatched is not None and merged.dispatched.tolist() == [0.25, 1.125, 2.25, 3.125]
-    assert merged.tokens is not None and [times.tolist() for times in merged.tokens] == [[], [7.0], [], []]
+    assert merged.chunks is not None and [times.tolist() for times in merged.chunks] == [[], [7.0], [], []]
     assert np.isnan(merged.stages["queue"]).tolist() == [True, False, True, False]
     assert merged.stages["queue"][[1, 3]].tolist() == [0.5, 0.75]
     assert merged.host is None  # it is not known of all
@@ -75,7 +75,7 @@ def test_parts_are_merged_in_the_order_of_their_times_though_some_lack_a_column(
 
 def test_what_no_part_has_the_whole_does_not_have() -> None:
     merged = Trace.merged([trace([0.5]), trace([0.5])])
-    assert (merged.batch, merged.dispatched, merged.host, merged.tokens) == (None, None, None, None)
+    assert (merged.batch, merged.dispatched, merged.host, merged.chunks) == (None, None, None, None)
     assert merged.stages == {}
 
 

@@ -29,7 +29,7 @@ from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.request import Endpoint, Wire
 from paceline.load.task import WorkerTask, task_message
-from paceline.load.trace import BROKEN, COLUMNS, FAILED, OK, REFUSED, SHED, TIMED_OUT, UNSENT, Log, WorkerResults
+from paceline.load.trace import BROKEN, COLUMNS, FAILED, OK, REFUSED, SHED, TIMED_OUT, UNSENT, WRONG, Log, WorkerResults
 from paceline.load.worker import RESULT, TASK
 
 START = 1_000_000_000_000  # ns
@@ -154,7 +154,7 @@ def test_a_share_without_requests_is_done_at_once(world: World) -> None:
     result = world.complete(task_of(kinds=np.zeros(0, np.int32)))
     assert world.sent == []
     assert {len(result[name]) for name in (*COLUMNS, "dispatched", "stages")} == {0}
-    assert (result["batch"], result["tokens"]) == (None, None)
+    assert (result["batch"], result["chunks"]) == (None, None)
     assert result["kind"].dtype == np.int32
 
 
@@ -390,13 +390,13 @@ def test_an_error_within_a_stream_that_began_well_is_a_failure() -> None:
             [],
         ],
     )
-    assert result["status"].tolist() == [FAILED, OK, SHED, OK, OK]
-    assert [times.tolist() for times in result["tokens"]] == [[1.5], [7.0, 8.0], [], [], []]
+    assert result["status"].tolist() == [FAILED, OK, SHED, WRONG, WRONG]
+    assert [times.tolist() for times in result["chunks"]] == [[1.5], [7.0, 8.0], [], [], []]
 
 
 def test_pieces_stages_and_batches_are_there_where_they_were_reported() -> None:
     plain = written(task_of(), 2, status=[OK, OK])
-    assert (plain["batch"], plain["tokens"], plain["stages"], plain["answers"]) == (None, None, {}, [])
+    assert (plain["batch"], plain["chunks"], plain["stages"], plain["answers"]) == (None, None, {}, [])
     reported = written(
         task_of(), 2, status=[OK, OK], timing=[b"q=2000000000,n=3", None], answers=[(1, b"ab"), (0, b"c")]
     )

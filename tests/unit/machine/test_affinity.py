@@ -34,6 +34,7 @@ def machine(root: Path, isolated: str = "", threads: int = 2, **files: str) -> P
 def test_cpus_are_named_as_the_kernel_does(tmp_path: Path) -> None:
     assert read_affinity("0-2,6", machine(tmp_path), ALL) == {0, 1, 2, 6}
     assert [show_cpu_list(cpus) for cpus in ({3}, {0, 1, 2, 6}, {1, 3, 5})] == ["3", "0-2,6", "1,3,5"]
+    assert show_cpu_list([8, 3, 2, 1, 0, 11, 10]) == "0-3,8,10-11"
 
 
 def test_auto_takes_one_thread_of_each_core_and_leaves_the_first(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.transformer import transformer
+from paceline.models._modules import experts as experts_module
 from paceline.models._modules.decoder import Decoder
 from paceline.models._modules.experts import MixtureOfExperts, grouped_linear
 from paceline.models.deepseek import TINY as TINY_DEEPSEEK
@@ -185,6 +186,25 @@ def test_an_expert_without_tokens_has_a_gradient_of_zero() -> None:
     assert weights.grad is not None
     assert not weights.grad[1].any()
     assert weights.grad[0].any()
+
+
+@pytest.mark.skipif(experts_module._grouped_mm is None, reason="needs torch with a grouped product")
+def test_the_grouped_product_of_gpus_is_that_of_one_expert_after_the_other() -> None:
+    x, weights = torch.randn(12, 16).bfloat16(), torch.randn(3, 32, 16).bfloat16()
+    counts = torch.tensor([5, 0, 7])
+    results = []
+    for grouped in (True, False):
+        rows, matrices = x.clone().requires_grad_(), weights.clone().requires_grad_()
+        if grouped:
+            assert experts_module._grouped_mm is not None
+            ends = counts.cumsum(0).to(torch.int32)
+            product = experts_module._grouped_mm(rows, matrices.transpose(-2, -1), offs=ends)
+        else:
+            product = grouped_linear(rows, matrices, counts)
+        product.backward(torch.ones(12, 32).bfloat16())
+        results.append((product, rows.grad, matrices.grad))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
 def test_every_token_gets_the_sum_of_its_own_experts() -> None:

@@ -19,6 +19,7 @@ import pytest
 from paceline.core.record import Cause, CauseKind, Outcome, Result
 from paceline.runner import case_log, execute, stacks
 from paceline.runner.channel import Channel
+from paceline.runner.control_group import MemoryWatch
 from paceline.runner.execute import (
     AFTERMATH_SECONDS,
     LINGER_SECONDS,
@@ -432,7 +433,8 @@ def test_a_wait_ends_soon_after_the_deadline_and_otherwise_a_few_times_a_second(
     monkeypatch.setattr(stacks, "ANSWER_SECONDS", 0.0)
     with standing(1, lambda ranks: ranks[0].exit()) as stood:
         monkeypatch.setattr(execute, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-        stood.execution._watch(1000.0 + left)
+        stood.execution.deadline = 1000.0 + left
+        execute._watch(stood.server.warm, [stood.execution], stood.memory)
     assert waits == [pytest.approx(expected)] * len(waits)
     assert waits
 
@@ -458,7 +460,9 @@ class standing:
             abort=self._abort,
         )
         self._folder = tempfile.TemporaryDirectory()
-        self.execution._start(Path(self._folder.name), time.monotonic() + PATIENCE_SECONDS)
+        self.memory = MemoryWatch(self.server.warm.group, None)
+        self.execution.deadline = time.monotonic() + PATIENCE_SECONDS
+        self.execution.start(Path(self._folder.name), self.memory)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -470,6 +474,10 @@ class standing:
     @property
     def ranks(self) -> list[_Rank]:
         return self.execution._ranks
+
+    def enforce(self, now: float, deadline: float) -> None:
+        self.execution.deadline = deadline
+        self.execution._enforce(now, takes_too_much=False)
 
     def killed(self) -> list[int]:
         """Which ranks were killed, as the execution has it and as their processes have it."""
@@ -491,14 +499,14 @@ def test_after_the_first_failure_the_others_have_a_moment_to_report_theirs(since
     with standing(3) as stood:
         stood.ranks[0].failure = a_failure(0, at=1000.0)
         stood.ranks[1].failure = a_failure(1, at=1000.25)
-        stood.execution._enforce(1000.0 + since, 2000.0)
+        stood.enforce(1000.0 + since, 2000.0)
         assert stood.killed() == killed
 
 
 def test_who_is_told_to_stop_stops() -> None:
     with standing(2, abort=lambda: True) as stood:
         stood.ranks[0].ended = True
-        stood.execution._enforce(1000.0, 2000.0)
+        stood.enforce(1000.0, 2000.0)
         assert stood.killed() == [1], "what has ended is not killed again"
 
 
@@ -506,7 +514,7 @@ def test_who_is_told_to_stop_stops() -> None:
 def test_a_rank_that_has_its_result_may_take_a_while_to_leave(since: float, killed: list[int]) -> None:
     with standing(2) as stood:
         stood.ranks[1].result, stood.ranks[1].result_at = Result(), 1000.0
-        stood.execution._enforce(1000.0 + since, 2000.0)
+        stood.enforce(1000.0 + since, 2000.0)
         assert stood.killed() == killed
 
 
@@ -518,7 +526,7 @@ def test_at_the_deadline_all_are_killed_and_what_cannot_be_killed_is_given_up(
     with standing(3) as stood:
         stood.ranks[1].result = Result()
         stood.ranks[2].ended = True
-        stood.execution._enforce(2000.0 + late, 2000.0)
+        stood.enforce(2000.0 + late, 2000.0)
         assert [rank.killed for rank in stood.ranks] == [True, True, False]
         assert [rank.ended for rank in stood.ranks] == [late == LINGER_SECONDS] * 2 + [True]
         failures = [rank.failure for rank in stood.ranks]
@@ -534,7 +542,7 @@ def test_at_the_deadline_all_are_killed_and_what_cannot_be_killed_is_given_up(
 
 def test_before_the_deadline_nobody_is_late() -> None:
     with standing(1) as stood:
-        stood.execution._enforce(1999.9, 2000.0)
+        stood.enforce(1999.9, 2000.0)
         assert (stood.killed(), stood.ranks[0].failure) == ([], None)
 
 

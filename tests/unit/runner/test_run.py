@@ -16,7 +16,7 @@ from paceline.core import registry
 from paceline.core.case import Case
 from paceline.core.errors import StoreError
 from paceline.core.interrupt import catch_interrupts
-from paceline.core.record import Cause, CauseKind, Outcome, Record
+from paceline.core.record import Cause, CauseKind, Outcome, Record, Result
 from paceline.core.run import Run
 from paceline.runner import run as run_module
 from paceline.runner.execute import CaseEnd, Failure
@@ -308,3 +308,26 @@ def test_a_case_of_this_machine_imports_its_benchmark_and_runs_its_ranks(monkeyp
     assert server.imported == [PROVIDER]
     assert [(order["rank"], order["local_rank"], order["world_size"]) for order in orders] == [(0, 0, 2), (1, 1, 2)]
     assert (sorted(end.results), end.failure, len(heard)) == ([0, 1], None, 1)
+
+
+def test_what_may_run_at_once_is_handed_over_together_and_the_rest_one_by_one() -> None:
+    def of_device(index: int, number: int, **more: Any) -> Case:
+        return CASES[0].model_copy(update={"index": index, "target": f"cuda:{number}", "at_once": True, **more})
+
+    todo = [of_device(0, 0), of_device(1, 1), of_device(2, 0, at_once=False), of_device(3, 1, benchmark="other")]
+    alone: list[int] = []
+    together: list[list[int]] = []
+
+    def execute(_server: WarmServer, case: Case, _tell: Tell) -> CaseEnd:
+        alone.append(case.index)
+        return CaseEnd(results={0: Result()})
+
+    def several(_server: WarmServer, cases: Sequence[tuple[Case, Tell]]) -> list[CaseEnd]:
+        together.append([case.index for case, _ in cases])
+        return [CaseEnd(results={0: Result()}) for _ in cases]
+
+    remembered = Remembered(())
+    run = SuiteRun(run=RUN, todo=todo, sink=remembered, listener=remembered, execute=execute, several=several)
+    assert run.go()
+    assert (together, alone) == ([[0, 1]], [2, 3])
+    assert [record.case.index for record in remembered.records] == [0, 1, 2, 3]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from paceline.analysis.configuration import Configuration, configuration_of
 from paceline.analysis.cost import Derived, HourlyPrice, Prices, energy_of
 from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.question import ERRORS, PERCENTILES
+from paceline.analysis.recommend.question import ERRORS, PERCENTILES, TOKEN_BOUNDS, TOKENS
 from paceline.core.case import Category
 from paceline.core.grouping import group_by
 from paceline.core.record import At, Measurement, Outcome, Record
@@ -200,6 +200,8 @@ def _latencies(record: Record, at: At) -> tuple[dict[str, Reading], int | None]:
     latencies = {name: record.measurement(f"latency_{name}", at=at) for name in PERCENTILES}
     readings = {name: _latency(one) for name, one in latencies.items() if one is not None}
     requests = next((one.summary.count for one in latencies.values() if one is not None), None)
+    tokens = {name: record.measurement(name, at=at) for name in TOKEN_BOUNDS}
+    readings |= {name: _latency(one) for name, one in tokens.items() if one is not None}
     lost = [one.value for name in (ERRORS, "shed_rate") if (one := record.measurement(name, at=at)) is not None]
     if lost:
         readings[ERRORS] = _part(math.fsum(lost) / 100.0, requests)
@@ -221,6 +223,11 @@ def _met(record: Record) -> dict[str, Reading]:
         limits = [limit for other, limit in slo.items() if other in PERCENTILES and PERCENTILES[other] >= share]
         if limits:
             readings[name] = Reading(min(limits), None, min(limits) if is_sure else None, is_limit=True)
+    readings |= {
+        name: Reading(limit, None, limit if is_sure else None, is_limit=True)
+        for name, limit in slo.items()
+        if name in TOKEN_BOUNDS
+    }
     measured, _ = _latencies(record, {})
     return readings | {name: one for name, one in measured.items() if name == ERRORS}
 
@@ -256,7 +263,11 @@ def _slo(record: Record) -> dict[str, float]:
     if load is None:
         return {}
     errors = {} if load.slo_errors is None else {ERRORS: load.slo_errors}
-    return {name: limit for name, limit in load.slo.items() if name in PERCENTILES} | errors
+    limits = {name: limit for name, limit in load.slo.items() if name in PERCENTILES}
+    # Bounds on tokens hold for as many requests as the highest percentile says.
+    tail = max(limits, key=lambda name: PERCENTILES[name], default="p99")
+    tail = "p99" if tail == "p99.9" else tail
+    return limits | {f"{name}_{tail}": load.slo[name] for name in TOKENS if name in load.slo} | errors
 
 
 def _unusable(record: Record) -> str:

@@ -14,8 +14,11 @@ from paceline.core.quantity import parse_fraction, parse_latency
 Objective = Literal["goodput", "cost", "energy", "latency"]
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 ERRORS = "error_rate"
+TOKENS = ("first_token", "between_tokens")  # of 99 % of the requests, or of as many as follows the name
+TOKEN_BOUNDS = tuple(f"{name}_{tail}" for name in TOKENS for tail in PERCENTILES if tail != "p99.9")
 USUAL_ERRORS = 0.01  # as a served case allows by default
 _SPELLINGS = {"p99_9": "p99.9", "p999": "p99.9", "errors": ERRORS}
+_SPELLINGS |= {name: f"{name}_p99" for name in TOKENS} | {"ttft": "first_token_p99", "itl": "between_tokens_p99"}
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def read_bounds(texts: Iterable[str]) -> tuple[SloLimit, ...]:
     for text in chain.from_iterable(several.split(",") for several in texts):
         name, separator, value = (part.strip() for part in text.partition("="))
         metric = _SPELLINGS.get(name, name)
-        if metric not in PERCENTILES and metric != ERRORS:
-            raise unknown("metric in --slo", name, [*PERCENTILES, ERRORS], key="--slo")
+        if metric not in (*PERCENTILES, *TOKEN_BOUNDS, ERRORS):
+            raise unknown("metric in --slo", name, [*PERCENTILES, *TOKENS, *TOKEN_BOUNDS, ERRORS], key="--slo")
         if not separator or not value:
             message = "give a bound, like p99=50ms or error_rate=0.1%"
             raise InputError("missing-bound", message, where=f"--slo '{text}'", key="--slo", value=text)
@@ -82,5 +85,6 @@ def bounds_of(limits: Mapping[str, float]) -> tuple[SloLimit, ...]:
         if higher.limit < lower.limit:
             message = f"--slo {higher.metric} is shorter than {lower.metric}: a higher percentile is never sooner"
             raise InputError("conflicting-bounds", message, key="--slo", value=higher.metric)
+    ordered += [SloLimit(name, limits[name]) for name in TOKEN_BOUNDS if name in limits]
     errors = limits.get(ERRORS)
     return (*ordered, SloLimit(ERRORS, USUAL_ERRORS, is_explicit=False) if errors is None else SloLimit(ERRORS, errors))

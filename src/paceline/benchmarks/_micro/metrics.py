@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.core.metric import Better, Merge, Metric
-from paceline.core.record import Measurement
+from paceline.core.record import Measurement, Record
+from paceline.core.subject import Work
 from paceline.measure.memory import Peak
 
 
@@ -42,6 +43,21 @@ PRODUCT_SHARE = rate_metric(
 def product_share(product: Peak, work: float, time: Measurement) -> Measurement:
     """Work over time as a percentage of what a matrix product reached."""
     return Measurement.of_rate(PRODUCT_SHARE, 100.0 * work / product.rate, time)
+
+
+def counted_work(record: Record) -> Work | None:
+    """What one call does, of a record whose facts have its bytes, how they were counted, and its number format."""
+    rate, facts = record.measurement(COMPUTE_RATE.name), record.facts
+    if rate is None or not rate.work or "bytes" not in facts:
+        return None
+    return Work(
+        flops=rate.work,
+        bytes=float(facts["bytes"]),
+        rate=rate.value,
+        unit=rate.unit,
+        number_format=facts["precision"],
+        formula=facts["counted"],
+    )
 
 
 def peak_share(

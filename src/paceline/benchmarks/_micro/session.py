@@ -325,6 +325,19 @@ def repeated(call: Call, times: int) -> Call:
     return block
 
 
+def watched(call: Callable[[], object], operators: list[str]) -> object:
+    """The call; the names of the operators that it ran in the end are added."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+            operators.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():  # type: ignore[no-untyped-call]
+        return call()
+
+
 def _sample_seconds(device: Device) -> float:
     return DEVICE_SAMPLE if device.kind.is_accelerator else HOST_SAMPLE
 

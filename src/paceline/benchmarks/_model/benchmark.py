@@ -86,6 +86,34 @@ def _values(record: Record, scope: str, ranks: int, action: Action) -> Values:
     return figures
 
 
+LARGER = 4  # times the batch that is proposed
+MOST_MEMORY = 0.8  # of the device's
+
+
+def _alternatives(
+    record: Record, parameters: ModelParameters, environment: Environment, *, is_graph: bool
+) -> tuple[str, ...]:
+    """Values of parameters that could make the same work faster, as far as the record does not rule them out."""
+    from paceline.models import MODELS
+
+    facts, on_gpu = record.facts, record.case.target != "cpu"
+    spec = MODELS.registry().entries.get(parameters.model)
+    found = {
+        "compile=on": not facts.get("compiled"),
+        "graph=on": on_gpu and not is_graph,
+        "channels_last=on": not facts.get("channels_last"),
+        "frozen=on": "frozen" in type(parameters).model_fields and not facts.get("frozen"),
+        "precision=bf16": on_gpu and parameters.precision in ("fp32", "tf32"),
+        "precision=fp8_hybrid": on_gpu and parameters.precision in ("fp16", "bf16") and spec is not None and spec.fp8,
+    }
+    size, memory = facts.get("batch_size"), record.measurement("peak_device_memory")
+    total = next((gpu.memory_total for gpu in environment.gpus if gpu.memory_total), None)
+    is_fitting = memory is None or total is None or LARGER * memory.value < MOST_MEMORY * total
+    if isinstance(size, int | float) and is_fitting:
+        found[f"batch_size={LARGER * int(size)}"] = True
+    return tuple(text for text, is_possible in found.items() if is_possible)
+
+
 P = TypeVar("P", bound=ModelParameters)
 
 
@@ -150,7 +178,9 @@ class ModelBenchmark(Benchmark[P]):
         if trace is not None:
             is_graph = bool(record.facts.get("graph", parameters.graph == "on"))
             switches = {"--compile on": description.subject.compiled, "--graph on": is_graph}
-            trace = trace.model_copy(update={"switches": tuple(name for name, is_on in switches.items() if not is_on)})
+            off = tuple(name for name, is_on in switches.items() if not is_on)
+            alternatives = _alternatives(record, parameters, environment, is_graph=is_graph)
+            trace = trace.model_copy(update={"switches": off, "alternatives": alternatives})
         alias = Alias(
             group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",
             prefix=f"{key_word(parameters.precision)}_{cls.action}_",

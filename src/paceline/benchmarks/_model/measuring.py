@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, RecordWarning, Result
 from paceline.core.trace_breakdown import time_spent
 from paceline.core.trace_events import read_events
+from paceline.core.trace_signs import Sign, StepDetails, step_details
 from paceline.devices import Device, kind_of
 from paceline.devices.timeline import Phases, monotonic
 from paceline.machine import conditions
@@ -159,12 +161,14 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
         measured = next(one.value for one in result.measurements if one.metric.name == STEP_TIME.name)
         steps = ranks.smallest(trace.steps_to_trace(measured))
         taken = trace.take(step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
+        details = _details(session, step, min(steps, DETAILED_STEPS))
         if ranks.rank > 0:
             return
         on_device = device.kind.is_accelerator
         spent = time_spent(read_events(taken), on_device=on_device, steps_queue=on_device and in_flight > 1)
         if spent is not None:
             facts |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
+            facts |= {"details": details.model_dump(mode="json")} if details is not None else {}
         elif on_device:
             facts["missing"] = (
                 "the profiler saw no kernel on the GPU, only the host's side: its CUPTI library is missing, or another "
@@ -180,6 +184,42 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:500]
         facts = {"missing": str(error) if isinstance(error, trace.TraceFailed) else reason}
     result.facts["trace"] = facts
+
+
+DETAILED_STEPS = 2  # after one that is left out: recompiling alternates
+
+
+def _details(session: StepSession[Any], step: Callable[[], object], steps: int) -> StepDetails | None:
+    """What a second, slower trace shows of the operators; None where there is none."""
+    device, before = session.device, _recompiled()
+    try:
+        agree = session.ranks.all_agree
+        taken = trace.take(step, device, steps=steps, in_flight=1, all_ready=agree, detailed=True)
+    except Exception:  # as above; the first trace has what the report needs
+        return None
+    details = step_details(read_events(taken), on_device=device.kind.is_accelerator)
+    recompiled = [
+        Sign(kind="recompilation", calls=(count - before.get(where, (0, ""))[0]) / steps, where=where,
+             detail=f"compiled again {count} times in all: {reason}")
+        for where, (count, reason) in _recompiled().items()
+        if count > 1
+    ]  # fmt: skip
+    return details.model_copy(update={"signs": (*details.signs, *recompiled)})
+
+
+def _recompiled() -> dict[str, tuple[int, str]]:
+    """How often each function was compiled again so far in this process, and the last reason."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return {}
+    from torch._dynamo.utils import get_compilation_metrics
+
+    found: dict[str, tuple[int, str]] = {}
+    for one in get_compilation_metrics():
+        reason = (one.recompile_reason or "").splitlines()
+        if reason:
+            where = f"{one.co_filename}:{one.co_firstlineno} ({one.co_name})"
+            found[where] = found.get(where, (0, ""))[0] + 1, reason[0]
+    return found
 
 
 # The GPU's energy counter advances in steps of up to a tenth of a second: less than this says nothing.

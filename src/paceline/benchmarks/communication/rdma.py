@@ -189,9 +189,11 @@ class Rdma(Benchmark[RdmaParameters]):
     def describe(cls, record: Record, parameters: RdmaParameters, environment: Environment) -> Description:
         if parameters.remote_host is not None:
             return Description()  # there, two hosts are named by their place in a pattern of traffic
-        key = f"ib_{parameters.operation}_bw_{{size}}:0"
+        adapter = re.search(r"\d*$", parameters.device or "")
+        number = adapter[0] if adapter and adapter[0] else "0"
+        key = f"ib_{parameters.operation}_bw_{{size}}:{number}"
         values = _superbench.means_at(record, {key: ("bandwidth_average", _superbench.GIGA)}, "size")
-        aliases = _superbench.alias(record, "ib-loopback", values, part=parameters.operation)
+        aliases = _superbench.alias(record, "ib-loopback", values, part=f"{parameters.operation} {number}")
         return Description(aliases=aliases)
 
     def measure(self, parameters: RdmaParameters, context: Context) -> Result:

@@ -149,6 +149,10 @@ class FunctionListBenchmark(Benchmark[P]):
     ) -> Iterator[tuple[At, Callable[[], Product | Convolution]]]:
         """The points that one function makes, each with what brings the operands of its call into memory."""
 
+    @classmethod
+    def within_device(cls, parameters: P) -> bool:
+        return True
+
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)

@@ -18,11 +18,12 @@ from paceline.benchmarks._micro.metrics import (
     PEAK_SHARE,
     PRODUCT_SHARE,
     TIME,
+    counted_work,
     peak_share,
     product_share,
 )
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
-from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks._micro.session import MicroSession, watched
 from paceline.benchmarks.compute.gemm import product_rate
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
@@ -31,7 +32,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import Description, MatmulPrecision, Work
+from paceline.core.subject import Description, MatmulPrecision
 from paceline.devices import Device, open_device
 from paceline.measure.memory import exhausted, peak_flops, peak_memory_bandwidth
 from paceline.models.base import set_fp32_mode
@@ -104,26 +105,13 @@ class Attention(TorchBenchmark[AttentionParameters]):
             message = f"kv_heads = {shared}: give heads as well, a multiple of it"
             raise InputError("not-a-multiple", message, key="kv_heads", value=shared)
         if parameters.page and parameters.direction != "decode":
-            message = (
-                f"page = {parameters.page} with direction = {parameters.direction}: only decode reads a paged cache"
-            )
+            message = f"page = {parameters.page}: {parameters.direction} reads no paged cache; use --direction decode"
             raise InputError("conflicting-keys", message, key="page", value=parameters.page)
 
     @classmethod
     def describe(cls, record: Record, parameters: AttentionParameters, environment: Environment) -> Description:
-        rate, precision = record.measurement(COMPUTE_RATE.name), record.facts.get("precision")
-        if rate is None or not rate.work or not precision:
-            return Description()
-        work = Work(
-            flops=rate.work,
-            bytes=float(record.facts["bytes"]),
-            rate=rate.value,
-            unit=rate.unit,
-            number_format=precision,
-            formula=_FORMULA,
-        )
         leading = BANDWIDTH if parameters.direction == "decode" else COMPUTE_RATE
-        return Description(work=work, primary=leading.name)
+        return Description(work=counted_work(record), primary=leading.name)
 
     def measure(self, parameters: AttentionParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -219,7 +207,6 @@ class Problem:
 
     def check(self) -> None:
         """Compare the first and the last group of heads with fp64; a difference is silent corruption."""
-
         results: Any = self.call()
         results = results if isinstance(results, tuple) else (results,)
         names = ("the result",) if self._gradient is None else ("dQ", "dK", "dV")
@@ -254,9 +241,8 @@ class Problem:
             ", after copying the blocks of each cache by its table into one piece" if self._parameters.page else ""
         )
         operators: list[str] = []
-        self._attempt(lambda: _watched(attend, operators))
-        found = (match.group(1) for name in operators if (match := _OPERATOR.search(name)))
-        self.backend = next(found, "math")
+        self._attempt(lambda: watched(attend, operators))
+        self.backend = next((match.group(1) for name in operators if (match := _OPERATOR.search(name))), "math")
         return attend
 
     def _flex(self) -> Callable[[], Tensor]:
@@ -385,16 +371,3 @@ def _group(tensor: Tensor, sequence: int, head: int, shared: int) -> Tensor:
     """The heads of one group of one sequence: several of queries, one of keys and values."""
     each = tensor.shape[1] // shared
     return tensor[sequence, head * each : (head + 1) * each]
-
-
-def _watched(call: Callable[[], object], operators: list[str]) -> object:
-    """The call; the names of the operators that it ran in the end are added."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
-            operators.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    with Watch():  # type: ignore[no-untyped-call]
-        return call()

@@ -143,6 +143,10 @@ class Gemm(TorchBenchmark[GemmParameters]):
             aliases=_superbench_names(record, parameters),
         )
 
+    @classmethod
+    def within_device(cls, parameters: GemmParameters) -> bool:
+        return True
+
     def measure(self, parameters: GemmParameters, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)
@@ -174,14 +178,19 @@ class Gemm(TorchBenchmark[GemmParameters]):
 
 
 def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, Alias]:
-    if parameters.precision == "fp8":
+    library = record.case.superbench.partition(":")[0]
+    if parameters.precision == "fp8" or library.endswith("blaslt-gemm"):
         size = "" if parameters.size is None else str(parameters.size)
         shape, rate = record.facts.get("shape"), record.measurement(COMPUTE_RATE.name)
         values = {}
         if isinstance(shape, dict) and rate is not None:
             batch = 0 if shape.get("batch", 1) == 1 else shape["batch"]  # there, no batch is written as 0
             parts = "_".join(str(size) for size in (batch, shape.get("m"), shape.get("n"), shape.get("k")))
-            values[f"fp8e4m3_{parts}_flops"] = rate.summary.mean / _superbench.TERA
+            name = (
+                "fp8e4m3" if parameters.precision == "fp8" and not library.startswith("hip") else parameters.precision
+            )
+            values[f"{name}_{parts}_flops"] = rate.summary.mean / _superbench.TERA
+            size = f"{name}_{parts}"
         return _superbench.alias(record, "cublaslt-gemm", values, part=size, gpu=True)
     # Of fp32 the plain units are measured either way; tf32 is what Tensor Cores make of it.
     on_units = record.case.target != "cpu" and parameters.tensor_cores == "auto" and parameters.precision != "fp32"

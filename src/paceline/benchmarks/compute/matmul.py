@@ -84,6 +84,10 @@ class Matmul(TorchBenchmark[MatmulParameters]):
             aliases=_superbench.alias(record, "pytorch-matmul", values, gpu=True),
         )
 
+    @classmethod
+    def within_device(cls, parameters: MatmulParameters) -> bool:
+        return True
+
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)
         formats.check_device(parameters.precision, device)

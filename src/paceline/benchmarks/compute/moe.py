@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -13,24 +13,25 @@ from paceline.benchmarks._micro.metrics import (
     COMPUTE_RATE,
     PRODUCT_SHARE,
     TIME,
+    counted_work,
     product_share,
     rate_metric,
     time_metric,
 )
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
-from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks._micro.session import MicroSession, watched
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, product_rate
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
-from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import Description, MatmulPrecision, Work
+from paceline.core.subject import Description, MatmulPrecision
 from paceline.devices import Device, open_device
-from paceline.measure.memory import exhausted
-from paceline.models.base import set_fp32_mode
+from paceline.models.base import seed_everything, set_fp32_mode
+from paceline.models.mixtral import TINY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,10 +49,6 @@ class MoeParameters(MicroParameters):
     """Time to spend on warming up, at most: a GPU takes this long to settle at its power limit"""
     precision: MatmulPrecision | None = None
     """fp32 (true), tf32, fp16, bf16; unset takes bf16 on a GPU and fp32 on a CPU"""
-    products: Literal["auto", "grouped", "loop", "padded"] = "auto"
-    """grouped: one call of torch's grouped product; loop: one product after the other, for which the host must know how
-    many tokens each has; padded: one batched product with as many rows for each expert as the fullest has; auto takes
-    grouped where it can, otherwise loop"""
     tokens: int | None = Field(default=None, ge=1)
     """Tokens at once; unset takes 8192 on a GPU, 256 on a CPU"""
     hidden: int | None = Field(default=None, ge=1)
@@ -79,7 +76,6 @@ class Moe(TorchBenchmark[MoeParameters]):
             parameters.precision,
             f"{parameters.experts} experts top {parameters.top_k}",
             *(f"{name} {value}" for name, value in given.items() if value is not None),
-            parameters.products if parameters.products != "auto" else "",
         )
 
     @classmethod
@@ -90,32 +86,22 @@ class Moe(TorchBenchmark[MoeParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: MoeParameters, environment: Environment) -> Description:
-        rate, precision = record.measurement(COMPUTE_RATE.name), record.facts.get("precision")
-        if rate is None or not rate.work or not precision:
-            return Description()
-        work = Work(
-            flops=rate.work,
-            bytes=float(record.facts["bytes"]),
-            rate=rate.value,
-            unit=rate.unit,
-            number_format=precision,
-            formula=_FORMULA,
-        )
-        return Description(work=work)
+        return Description(work=counted_work(record))
 
     def measure(self, parameters: MoeParameters, context: Context) -> Result:
+        import torch
+
         device = open_device(context.target)
-        layer = Layer(parameters, device)
-        formats.check_device(layer.precision, device)
-        layer.choose_products()
-        layer.check()
-        can_record = layer.how != "loop"  # which waits for the device in each call
-        with MicroSession(parameters, context, device) as session:
-            whole = session.time(layer.call, TIME, work=layer.flops, rate_unit="FLOP/s", graph=can_record)
-            dispatch = session.time(layer.dispatch, DISPATCH_TIME, graph=True)
-            products = session.time(layer.multiply, PRODUCT_TIME, graph=can_record)
-            product = product_rate(session, layer.precision, parameters.seed)
-        layer.check()
+        with torch.no_grad():
+            layer = Layer(parameters, device)
+            formats.check_device(layer.precision, device)
+            layer.check()
+            with MicroSession(parameters, context, device) as session:
+                whole = session.time(layer.call, TIME, work=layer.flops, rate_unit="FLOP/s", graph=layer.is_grouped)
+                dispatch = session.time(layer.dispatch, DISPATCH_TIME, graph=True)
+                products = session.time(layer.multiply, PRODUCT_TIME, graph=layer.is_grouped)
+                product = product_rate(session, layer.precision, parameters.seed)
+            layer.check()
         measurements = [
             whole.rate(COMPUTE_RATE, layer.flops),
             *(point.time for point in (whole, dispatch, products)),
@@ -124,8 +110,7 @@ class Moe(TorchBenchmark[MoeParameters]):
         ]
         facts = {
             "precision": layer.precision,
-            "engine": layer.library_call,
-            **({"not_grouped_because": layer.not_grouped_because} if layer.not_grouped_because else {}),
+            "engine": "torch's grouped product" if layer.is_grouped else "one product after the other",
             "shape": layer.shape,
             "operations": f"6 tokens top_k hidden width = {layer.flops:g}",
             "bytes": layer.bytes,
@@ -142,140 +127,72 @@ class Moe(TorchBenchmark[MoeParameters]):
 
 
 class Layer:
-    """The weights and tokens of one layer, its parts as calls, and the check of its result."""
+    """A layer of the zoo with its tokens, its parts as calls, and the check of its result."""
 
     def __init__(self, parameters: MoeParameters, device: Device) -> None:
         import torch
 
+        from paceline.models._modules.experts import MixtureOfExperts
+
         on_gpu = device.kind.is_accelerator
-        self._parameters = parameters
         self.precision: MatmulPrecision = parameters.precision or ("bf16" if on_gpu else "fp32")
-        tokens = parameters.tokens or (8192 if on_gpu else 256)
+        tokens, self.top_k = parameters.tokens or (8192 if on_gpu else 256), parameters.top_k
         hidden, width = parameters.hidden or (4096 if on_gpu else 256), parameters.width or (14336 if on_gpu else 512)
-        experts, self.top_k = parameters.experts, parameters.top_k
+        experts = parameters.experts
         self.shape = {"tokens": tokens, "hidden": hidden, "width": width, "experts": experts, "top_k": self.top_k}
         self.flops = 6.0 * tokens * self.top_k * hidden * width
-        copies = 2.0 * tokens * self.top_k * hidden
-        self.bytes = formats.dtype_of(self.precision).itemsize * (3.0 * experts * hidden * width + copies)
-        self.worst, self.how, self.library_call, self.not_grouped_because = 0.0, "", "", ""
+        dtype = formats.dtype_of(self.precision)
+        self.bytes = dtype.itemsize * (3.0 * experts * hidden * width + 2.0 * tokens * self.top_k * hidden)
+        self.worst, self._without_products = 0.0, False
         set_fp32_mode(self.precision)
+        seed_everything(parameters.seed)
+        sizes = replace(TINY, hidden=hidden, feed_forward=width, experts=experts, experts_used=self.top_k)
+        with torch.device(device.torch()):
+            self.module: Any = MixtureOfExperts(sizes).to(dtype).requires_grad_(False)
+        self.module.exchange = self._exchange
         generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
-
-        def operand(*shape: int) -> Tensor:  # of a variance that leaves that of the tokens as it is
-            return formats.random_operand(self.precision, shape, generator).div_(math.sqrt(shape[-2]))
-
-        self.router, self.tokens = operand(hidden, experts), operand(tokens, hidden).mul_(math.sqrt(tokens))
-        self.up, self.down = operand(experts, hidden, 2 * width), operand(experts, width, hidden)
-        self._numbers = torch.arange(experts, device=device.torch())
-        self._places = torch.arange(tokens * self.top_k, device=device.torch())
-        _, self._rows, self._ends, _ = self.route()
-        counts = self._ends.diff(prepend=self._ends.new_zeros(1))
-        self.fullest = int(counts.max())
-        self._products: Callable[[Tensor, Tensor], Tensor] = self._loop
-
-    def route(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The order of the tokens' copies by expert, the copies in it, where each expert's end, and their weights."""
-        scores = (self.tokens @ self.router).float().softmax(-1)
-        weights, chosen = scores.topk(self.top_k, -1)
-        flat = chosen.flatten()
-        order = flat.argsort(stable=True)
-        ends = (flat[:, None] == self._numbers).sum(0).cumsum(0).int()
-        return order, self.tokens.index_select(0, order // self.top_k), ends, weights / weights.sum(-1, keepdim=True)
-
-    def combine(self, results: Tensor, order: Tensor, weights: Tensor) -> Tensor:
-        """Each token's results added up by their weights."""
-        back = order.new_empty(order.shape).scatter_(0, order, self._places)
-        mine = results.index_select(0, back).view(*weights.shape, -1)
-        return (mine * weights.to(mine.dtype).unsqueeze(-1)).sum(1)
+        self.tokens = formats.random_operand(self.precision, (1, tokens, hidden), generator)
+        operators: list[str] = []
+        watched(self.call, operators)
+        self.is_grouped = any("grouped_mm" in name for name in operators)
+        self.fullest = int(self._counts.max())
 
     def call(self) -> Tensor:
         """The whole layer."""
-        order, rows, ends, weights = self.route()
-        return self.combine(self._products(rows, ends), order, weights)
+        return self.module(self.tokens)  # type: ignore[no-any-return]
 
     def dispatch(self) -> Tensor:
-        """The layer without its products."""
-        order, rows, _, weights = self.route()
-        return self.combine(rows, order, weights)
+        """The layer without its products: the tokens come back as they were."""
+        self._without_products = True
+        try:
+            return self.call()
+        finally:
+            self._without_products = False
 
     def multiply(self) -> Tensor:
         """The products alone."""
-        return self._products(self._rows, self._ends)
-
-    def choose_products(self) -> None:
-        """As the parameters say; of grouped products that cannot be had, the reason."""
-        wanted = self._parameters.products
-        ways: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-            "loop": (self._loop, "torch.mm, one after the other"),
-            "padded": (self._padded, f"torch.bmm of {self.fullest} rows for each expert"),
-        }
-        if wanted in ("auto", "grouped"):
-            try:
-                self._products, self.how, self.library_call = self._grouped, "grouped", "torch's grouped_mm"
-                self.multiply()
-                return
-            except Exception as error:
-                if exhausted(error):
-                    raise
-                self.not_grouped_because = str(error).partition("\n")[0].rstrip(".")
-            if wanted == "grouped":
-                reason = f"products = grouped is not possible here: {self.not_grouped_because}"
-                raise Unsupported(f"{reason}; use --products auto") from None
-        self.how = "loop" if wanted == "auto" else wanted
-        self._products, self.library_call = ways[self.how]
+        return self.module.experts(self._rows, self._counts)  # type: ignore[no-any-return]
 
     def check(self) -> None:
         """Compare some tokens with a higher precision; a difference is silent corruption."""
         import torch
 
-        result, count = self.call(), self.shape["tokens"]
-        order, _, _, weights = self.route()
-        sorted_experts = torch.searchsorted(self._ends, self._places.int(), right=True)
-        chosen = torch.empty_like(order).scatter_(0, order, sorted_experts).view(count, self.top_k)
-        if self.top_k > 1 and bool((chosen.sort(-1).values.diff(dim=-1) == 0).any()):
-            raise SilentCorruption("a token went to the same expert twice")
-        picked = torch.linspace(0, count - 1, min(CHECKED_ROWS, count), device=result.device).long()
-        exact = []
-        for token in picked.tolist():
-            parts = []
+        from paceline.models._modules.decoder import gated
+
+        experts, result = self.module.experts, self.call()[0]
+        weights, chosen = self.module.router(self.tokens[0]).float().softmax(-1).topk(self.top_k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        picked = torch.linspace(0, len(result) - 1, min(CHECKED_ROWS, len(result)), device=result.device).long()
+        exact = torch.zeros_like(result[picked], dtype=torch.float64)
+        for row, token in enumerate(picked.tolist()):
             for expert, weight in zip(chosen[token].tolist(), weights[token].tolist(), strict=True):
-                gate, value = (self.tokens[token].double() @ self.up[expert].double()).chunk(2)
-                parts.append(weight * ((torch.nn.functional.silu(gate) * value) @ self.down[expert].double()))
-            exact.append(torch.stack(parts).sum(0))
-        wrong = f"of the checked tokens, the layer in {self.precision} by {self.library_call} is wrong"
-        self.worst = max(self.worst, formats.chained_error(wrong, self.precision, result[picked], torch.stack(exact)))
+                inside = gated(experts.expand_weights[expert].double() @ self.tokens[0, token].double(), experts.block)
+                exact[row] += weight * (experts.contract_weights[expert].double() @ inside)
+        wrong = f"of the checked tokens, the layer in {self.precision} is wrong"
+        self.worst = max(self.worst, formats.chained_error(wrong, self.precision, result[picked], exact))
 
-    def _grouped(self, rows: Tensor, ends: Tensor) -> Tensor:
-        import torch
-        import torch.nn.functional as F
-
-        multiply: Any = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
-        if multiply is None:
-            raise Unsupported(f"torch {torch.__version__} has no grouped product")
-        result: Tensor = multiply(_gated(multiply(rows, self.up, offs=ends)), self.down, offs=ends)
-        return result
-
-    def _loop(self, rows: Tensor, ends: Tensor) -> Tensor:
-        results, begin = rows.new_empty(rows.shape), 0
-        for expert, end in enumerate(ends.tolist()):
-            results[begin:end] = _gated(rows[begin:end] @ self.up[expert]) @ self.down[expert]
-            begin = end
-        return results
-
-    def _padded(self, rows: Tensor, ends: Tensor) -> Tensor:
-        import torch
-
-        experts = torch.searchsorted(ends, self._places.int(), right=True)
-        begins = torch.nn.functional.pad(ends[:-1], (1, 0))
-        slots = experts * self.fullest + self._places - begins[experts]
-        padded = rows.new_zeros(self.shape["experts"] * self.fullest, rows.shape[1]).index_copy_(0, slots, rows)
-        results = _gated(padded.view(self.shape["experts"], self.fullest, -1) @ self.up) @ self.down
-        return results.flatten(0, 1).index_select(0, slots)
-
-
-def _gated(both: Tensor) -> Tensor:
-    """SwiGLU of the two halves of an expert's first product."""
-    import torch.nn.functional as F
-
-    gate, value = both.chunk(2, -1)
-    return F.silu(gate) * value
+    def _exchange(self, experts: Callable[[Tensor, Tensor], Tensor], rows: Tensor, counts: Tensor) -> Tensor:
+        if self._without_products:
+            return rows
+        self._rows, self._counts = rows, counts
+        return experts(rows, counts)

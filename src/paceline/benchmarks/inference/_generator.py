@@ -72,7 +72,7 @@ class Generator:
 
     def step_flops(self, batch: int, context: int) -> float:
         """Of one token of each sequence, by the same formula."""
-        return batch * replace(self.shape, sequence=context).forward_flops / context
+        return float(batch * replace(self.shape, sequence=context).forward_flops / context)
 
     def prompt(self, batch: int, context: int) -> Tensor:
         """Random tokens."""
@@ -95,6 +95,8 @@ class Conversation:
     ) -> None:
         import torch
 
+        from paceline.models._modules.decoder import attend
+
         self._generator, self.context, self.new_tokens = generator, context, new_tokens
         module, device = generator.module, generator.device.torch()
         if context + new_tokens > generator.shape.context:
@@ -107,13 +109,13 @@ class Conversation:
         self.token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         for block in module.blocks:
-            if split and hasattr(block.attention, "attend"):
-                block.attention.attend = split_attend
+            if hasattr(block.attention, "attend"):
+                block.attention.attend = split_attend if split else attend
         self._prefill, self._step = self._first, self._next
         if compiled:
             torch._dynamo.reset()  # each length is compiled by itself, and only so many forms of a function are kept
             # Where a batch is one row, this also makes the products plain sums, which read weights at memory's pace.
-            tuned = {"coordinate_descent_tuning": True} if generator.device.kind.is_accelerator else None
+            tuned: Any = {"coordinate_descent_tuning": True} if generator.device.kind.is_accelerator else None
             self._prefill = torch.compile(self._first, dynamic=False)
             self._step = torch.compile(self._next, dynamic=False, options=tuned)
 

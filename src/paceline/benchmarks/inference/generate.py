@@ -52,7 +52,7 @@ MEMORY_SHARE = rate_metric(
     unit="%",
 )
 KV_MEMORY = lower("kv_memory", "B", Merge.MAXIMUM, "the cache of keys and values, as long as prompt and new tokens")
-WEIGHT_MEMORY = lower("weight_memory", "B", Merge.MAXIMUM, "the weights that a decoding step reads, as they are stored")
+WEIGHT_MEMORY = lower("weight_memory", "B", Merge.MAXIMUM, "the weights that decoding steps read, as they are stored")
 _FORMULA = "each weight read once in a step, keys and values of all tokens so far read once"
 
 
@@ -122,6 +122,9 @@ class Generate(TorchBenchmark[GenerateParameters]):
     def check(cls, parameters: GenerateParameters, case: Case) -> None:
         check_model(parameters.model, is_local=case.origin == "local")
         spec = MODELS.registry().entries.get(parameters.model)
+        if spec and "key_heads" not in spec.settings:
+            message = f"model '{spec.name}' has no cache of keys and values: use a decoder such as llama3-8b"
+            raise InputError("no-cache", message, key="model", value=spec.name, suggestion="llama3-8b")
         most = spec.settings.get("context") if spec and parameters.scale == "full" else None
         longest = max(parameters.context or [1]) + parameters.new_tokens
         if most is not None and longest > most:
@@ -167,10 +170,7 @@ class Generate(TorchBenchmark[GenerateParameters]):
         swept = [one for point in points for one in point.measurements(parameters.batch_size, product, memory)]
         last = points[-1]
         whole = [headline([one]) for one in swept if one.at == last.at]
-        constant = [
-            Measurement.of_value(KV_MEMORY, last.kv_bytes),
-            Measurement.of_value(WEIGHT_MEMORY, generator.read_bytes),
-        ]
+        whole.append(Measurement.of_value(WEIGHT_MEMORY, generator.read_bytes))
         facts = {
             "model": spec.name,
             "parameter_count": generator.parameter_count,
@@ -193,7 +193,7 @@ class Generate(TorchBenchmark[GenerateParameters]):
             "memory_bandwidth_source": memory.source if memory else "unknown for this device",
             "checked": f"{last.apart:.2%} of the logits' norm from an uncompiled pass without a cache, before",
         }
-        result = session.result([*whole, *constant, *(swept if len(points) > 1 else [])], facts)
+        result = session.result([*whole, *(swept if len(points) > 1 else [])], facts)
         result.warnings += emulated(precision, device)
         return result
 
@@ -222,6 +222,7 @@ class ContextPoint:
             first,
             Measurement.of_rate(PREFILL_RATE, float(batch) * float(self.at["context"]), first),
             product_share(product, self.prefill_flops, first),
+            Measurement.of_value(KV_MEMORY, self.kv_bytes, at=self.at),
         ]
         if self.step_bytes:
             found.append(Measurement.of_rate(BANDWIDTH, self.step_bytes, each))

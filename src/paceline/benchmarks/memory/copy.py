@@ -109,6 +109,10 @@ class Copy(TorchBenchmark[CopyParameters]):
             ceilings = (ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name),)
         return Description(ceilings=ceilings, aliases=_superbench_names(record, parameters))
 
+    @classmethod
+    def within_device(cls, parameters: CopyParameters) -> bool:
+        return parameters.direction in ("auto", "d2d") and not parameters.both
+
     def measure(self, parameters: CopyParameters, context: Context) -> Result:
         device = open_device(context.target)
         way = find_way(parameters, device)

@@ -24,9 +24,9 @@ from paceline.core.quantity import Size, show_size
 from paceline.core.record import Record, RecordWarning
 from paceline.core.subject import MAIN_MEMORY, CeilingKind, ShownCeiling
 from paceline.devices import kind_of
-from paceline.devices.datasheet import pcie_bandwidth
-from paceline.machine.container import cpu_quota
-from paceline.machine.cpu import describe_cpu, describe_memory
+from paceline.devices.base import pcie_bandwidth
+from paceline.machine import container
+from paceline.machine.cpu import describe_cpu
 from paceline.measure.memory import Peak
 
 UNKNOWN_CACHE = 64 * 1024**2  # taken for the caches of a machine that does not report them
@@ -83,14 +83,7 @@ def usable_cpus(node: int | None = None, *, root: Path = ROOT, allowed: Set[int]
         cores.setdefault(core, []).append(cpu)
     firsts = [cpus[0] for cpus in cores.values()]
     siblings = sorted(cpu for cpus in cores.values() for cpu in cpus[1:])
-    return Cpus((*firsts, *siblings), len(firsts), cpu_quota(root))
-
-
-def show_cpu_list(cpus: list[int]) -> str:
-    """CPUs in the kernel's notation."""
-    firsts = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
-    lasts = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(firsts, lasts, strict=True))
+    return Cpus((*firsts, *siblings), len(firsts), container.cpu_quota(root))
 
 
 def cache_of(cpus: Sequence[int] | None = None, *, root: Path = ROOT) -> int | None:
@@ -113,10 +106,8 @@ def cache_of(cpus: Sequence[int] | None = None, *, root: Path = ROOT) -> int | N
 
 def free_memory(node: int | None = None, *, root: Path = ROOT) -> int:
     """Bytes that may be taken: what the machine, the control group and the NUMA node have left."""
-    memory = describe_memory(root)
-    left = [memory.available] if memory.available else []
-    if memory.limit:
-        left.append(max(0, memory.limit - (memory.limit_used or 0)))
+    free = container.free_memory(root)
+    left = [] if free is None else [max(0, free)]
     if node is not None:
         left += [one.memory for one in describe_cpu(root).numa_nodes if one.index == node and one.memory]
     return min(left, default=1024**3)

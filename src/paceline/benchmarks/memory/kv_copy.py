@@ -14,8 +14,7 @@ from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, To
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory.copy import Way, compare, share_of_peak
 from paceline.core.benchmark import Context
-from paceline.core.case import Case
-from paceline.core.errors import InputError, Unsupported
+from paceline.core.errors import Unsupported
 from paceline.core.quantity import Duration
 from paceline.core.record import Result
 from paceline.core.subject import FloatPrecision
@@ -46,9 +45,6 @@ class KvCopyParameters(MicroParameters):
     direction: Direction = "gather"
     """gather: blocks into one piece; scatter: one piece into blocks; d2h: blocks of the device into one piece of pinned
     host memory; h2d: back"""
-    route: Literal["staged", "blocks"] = "staged"
-    """Of d2h and h2d: staged brings the blocks into one piece on the device and makes one copy; blocks makes a copy of
-    each"""
     blocks: Counts | None = None
     """Blocks in a table; unset takes 64 to 4096 on a GPU, 64 to 1024 on a CPU"""
     block: int = Field(default=16, ge=1)
@@ -73,18 +69,9 @@ class KvCopy(TorchBenchmark[KvCopyParameters]):
     def title(cls, parameters: KvCopyParameters) -> str:
         return join_words(
             parameters.direction,
-            "block by block" if parameters.route == "blocks" else "",
             f"blocks of {parameters.block} tokens",
             parameters.precision if parameters.precision != "bf16" else "",
         )
-
-    @classmethod
-    def check(cls, parameters: KvCopyParameters, case: Case) -> None:
-        if parameters.route == "blocks" and parameters.direction in ("gather", "scatter"):
-            message = (
-                f"route = blocks with direction = {parameters.direction}: one call copies all of them; use d2h or h2d"
-            )
-            raise InputError("conflicting-keys", message, key="route", value="blocks")
 
     def measure(self, parameters: KvCopyParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -118,7 +105,7 @@ class BlockCache:
     def __init__(self, parameters: KvCopyParameters, device: Device, most: int) -> None:
         import torch
 
-        self._device, self._direction, self._route = device, parameters.direction, parameters.route
+        self._device, self._direction = device, parameters.direction
         generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
         shape = (2, parameters.block, parameters.kv_heads, parameters.head_size)  # keys and values of a block
 
@@ -137,14 +124,12 @@ class BlockCache:
         self._on_host = parameters.direction in ("d2h", "h2d")
         if self._on_host:
             self.host = self.piece.to("cpu").pin_memory()
-        calls = {
+        self.how = {
             "gather": "torch.index_select",
             "scatter": "torch.index_copy_",
             "d2h": f"torch.index_select, then {device.kind.copy_call}",
             "h2d": f"{device.kind.copy_call}, then torch.index_copy_",
-        }
-        each = f"{device.kind.copy_call} of each block"
-        self.how = each if parameters.route == "blocks" else calls[parameters.direction]
+        }[parameters.direction]
 
     def time(self, session: MicroSession, count: int) -> TimedPoint:
         """Time copies of the first so many blocks of the table, and compare what arrived."""
@@ -166,11 +151,6 @@ class BlockCache:
                 return lambda: torch.index_select(self.cache, 0, table, out=piece)
             return lambda: self.cache.index_copy_(0, table, piece)
         host = self.host[:count]
-        if self._route == "blocks":
-            pairs = list(zip(host.unbind(), [self.cache[index] for index in table.tolist()], strict=True))
-            if self._direction == "d2h":
-                return lambda: [there.copy_(here, non_blocking=True) for there, here in pairs]
-            return lambda: [here.copy_(there, non_blocking=True) for there, here in pairs]
         if self._direction == "d2h":
             return lambda: host.copy_(torch.index_select(self.cache, 0, table, out=piece), non_blocking=True)
         return lambda: self.cache.index_copy_(0, table, piece.copy_(host, non_blocking=True))

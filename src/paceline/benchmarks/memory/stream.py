@@ -28,6 +28,7 @@ from paceline.core.quantity import Size, show_size
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, Description, ShownCeiling, Work, key_word
 from paceline.devices import Device, open_device
+from paceline.machine.cpu import show_cpu_list
 from paceline.measure import native
 from paceline.measure.memory import peak_memory_bandwidth
 
@@ -124,6 +125,10 @@ class Stream(TorchBenchmark[StreamParameters]):
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
         work = None if parameters.sizes else _triad_work(record)
         return Description(work=work, ceilings=ceilings, aliases=_superbench.alias(record, group, values))
+
+    @classmethod
+    def within_device(cls, parameters: StreamParameters) -> bool:
+        return True
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -234,7 +239,7 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
     cache = host.cache_of(cpus)
     free = host.free_memory(parameters.numa_node)
     size = min(host.BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
-    facts: dict[str, Any] = {"threads": len(cpus), "cpus": host.show_cpu_list(cpus), "caches": cache}
+    facts: dict[str, Any] = {"threads": len(cpus), "cpus": show_cpu_list(cpus), "caches": cache}
     try:
         if parameters.engine != "torch":
             library = load_native()

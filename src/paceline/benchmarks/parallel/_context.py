@@ -46,7 +46,7 @@ class _GatheredAttention:
         chunk = query.shape[2] // 2
         keys, values = self._gathered(key), self._gathered(value)
         parts = []
-        for part, place in zip(query.split(chunk, 2), (self._rank, 2 * self._ranks - 1 - self._rank), strict=True):
+        for part, place in zip(query.chunk(2, 2), (self._rank, 2 * self._ranks - 1 - self._rank), strict=True):
             end = (place + 1) * chunk
             # The last token of the chunk sees every key before its end, those before it one less each.
             mask = torch.ones(chunk, end, dtype=torch.bool, device=query.device).tril(end - chunk)
@@ -57,5 +57,5 @@ class _GatheredAttention:
         """Of all ranks, in the order of the tokens; gradients are summed where they belong."""
         spread = DTensor.from_local(x, self._mesh, [Shard(2)], run_check=False)
         whole = spread.redistribute(self._mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-        early, late = whole.unflatten(2, (self._ranks, 2, -1)).unbind(3)
+        early, late = torch.unflatten(whole, 2, (self._ranks, 2, -1)).unbind(3)
         return torch.cat((early.flatten(2, 3), late.flip(2).flatten(2, 3)), 2)

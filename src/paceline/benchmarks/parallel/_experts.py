@@ -47,7 +47,7 @@ class _Exchange:
     def __init__(self, group: Any, ranks: int) -> None:
         self._group, self._ranks = group, ranks
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, experts: Callable[..., Tensor], rows: Tensor, counts: Tensor) -> Tensor:
         """Rows sorted by expert, so many for each of all experts."""
         by_rank = counts.view(self._ranks, -1)
@@ -64,7 +64,7 @@ class _Exchange:
         return self._all_to_all(Permuted.apply(made, inverse, order), sent, received)  # type: ignore[no-untyped-call]
 
     def _all_to_all(self, rows: Tensor, received: list[int], sent: list[int]) -> Tensor:
-        return all_to_all_single_autograd(rows.contiguous(), received, sent, self._group)  # type: ignore[no-any-return]
+        return all_to_all_single_autograd(rows.contiguous(), received, sent, self._group)
 
 
 def split_widths(layer: MixtureOfExperts, mesh: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -26,7 +26,7 @@ def build(parameters: ParallelParameters) -> Workload:
     from paceline.models.llama import DecoderShape, build_llama
     from paceline.models.mixtral import MoeShape, build_mixtral
 
-    sizes = {
+    sizes: dict[str, Any] = {
         "layers": parameters.layout.layers,
         "hidden": parameters.hidden,
         "heads": parameters.heads,

@@ -1,4 +1,4 @@
-"""Training GPT-2 or BERT with data, tensor and pipeline parallelism, in any combination, on native PyTorch."""
+"""Training GPT-2, BERT, Llama or Mixtral over a mesh of ranks, on native PyTorch."""
 
 from __future__ import annotations
 
@@ -352,14 +352,15 @@ class _RecordedSteps:
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
     """Whether to replay the step as a CUDA graph: the host of one GPU is then out of the way."""
     world = parameters.layout.world_size
-    # Only in bf16 the experts of a mixture are one product that does not wait for the host.
-    waits = parameters.layout.model == "mixtral" and parameters.layout.precision not in ("bf16", "fp8")
+    # Only in bf16 the experts of a mixture are one product that does not wait for the host, and not on every GPU.
+    has_experts = parameters.layout.model == "mixtral"
+    waits = has_experts and parameters.layout.precision not in ("bf16", "fp8")
     possible = device.kind.supports_graphs and world == 1 and not waits
     if parameters.graph == "on" and not possible:
         why = "experts wait for the host unless in bf16" if waits else f"{world} ranks talk with each other"
         why = why if device.kind.supports_graphs else f"a {device.kind.noun} has none"
         raise Unsupported(f"graph = on replays CUDA graphs on one GPU, but {why}: use --graph auto or off")
-    return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled)
+    return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled and not has_experts)
 
 
 def _memory(trainer: Trainer, result: Result) -> list[Measurement]:

@@ -17,9 +17,11 @@ from urllib.parse import quote
 import numpy as np
 
 from paceline.benchmarks.serving.parameters import ServeParameters
-from paceline.benchmarks.serving.requests import PROMPT, WORDS, Requests, bad_dataset
+from paceline.benchmarks.serving.requests import Requests
+from paceline.benchmarks.serving.texts import WORDS, bad_dataset
 from paceline.core.errors import InputError, unknown
 from paceline.load.http11 import AnswerReader, Unreadable
+from paceline.load.parameters import PROMPT
 from paceline.load.request import Endpoint, Prepared, http_bytes
 from paceline.models.sources.inputs import InputSpec, parse_inputs
 from paceline.servers._any_http import AnyHttpSettings
@@ -73,7 +75,7 @@ class HttpTemplate:
         """How many different requests there are."""
         if self.lines:
             return len(self.lines)
-        return self.parameters.requests.distinct if self.is_varied else 1
+        return self.parameters.requests.different if self.is_varied else 1
 
     @property
     def is_varied(self) -> bool:

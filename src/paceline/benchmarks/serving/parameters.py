@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from paceline.benchmarks.serving.spending import SpendLimits
 from paceline.core.errors import InputError, located
 from paceline.core.network import OTHER_HOSTS, PROGRAM, WORD, FromNetwork
 from paceline.core.parameters import Parameters
@@ -28,6 +29,7 @@ from paceline.remote.hosts import SSH, RemoteShell
 from paceline.servers import SERVERS
 from paceline.servers.base import Need, ServerSettings
 
+USUAL_WARM_UP = 5.0  # seconds
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}  # of the requests, by percentile
 
 
@@ -68,6 +70,13 @@ class Slo(Parameters):
         return [SloBound(label, SHARES[label], limit) for label, limit in limits.items() if limit is not None]
 
     @property
+    def limits(self) -> dict[str, float]:
+        """All bounds in seconds, by their names."""
+        tokens = {"first_token": self.first_token, "between_tokens": self.between_tokens}
+        limits = {bound.label: bound.limit for bound in self.bounds}
+        return limits | {name: limit for name, limit in tokens.items() if limit is not None}
+
+    @property
     def is_about_tokens(self) -> bool:
         """Whether it can be judged only where answers come token by token."""
         return self.first_token is not None or self.between_tokens is not None
@@ -86,15 +95,13 @@ class Slo(Parameters):
 
     def _token_use(self, trace: Trace) -> NDArray[np.float64]:
         """Which part of the bounds on tokens each request took; above 1 it missed one."""
-        if trace.tokens is None:
+        if trace.chunks is None:
             return np.full(len(trace), np.inf)
         use = np.where(trace.ok, 0.0, np.inf)
         if self.first_token is not None:  # a request without any token never has a first: an early head holds nothing
-            first = np.array([times[0] if len(times) else np.inf for times in trace.tokens])
-            use = np.maximum(use, (first - trace.intended) / self.first_token)
+            use = np.maximum(use, np.nan_to_num(trace.first_token, nan=np.inf) / self.first_token)
         if self.between_tokens is not None:
-            gaps = [(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0 for times in trace.tokens]
-            use = np.maximum(use, np.array(gaps) / self.between_tokens)
+            use = np.maximum(use, np.nan_to_num(trace.between_tokens) / self.between_tokens)
         return use
 
     def judge(self, trace: Trace) -> SloVerdict:
@@ -267,8 +274,10 @@ class ServeParameters(Parameters):
     """Relative precision of the largest rate"""
     timeout_per_request: Duration = Field(default=30.0, gt=0)
     """How long an answer is waited for"""
-    warm_up: Duration = Field(default=5.0, ge=0)
-    """Time to spend on warming up"""
+    warm_up: Duration | None = Field(default=None, ge=0)
+    """Time to spend on warming up; unset is 5 s, and for somebody else's server (url) four requests"""
+    limits: SpendLimits = SpendLimits()
+    """The most that is sent, warm-up and search included, like {requests: 500, tokens: 100000}"""
     workers: int | None = Field(default=None, ge=1, le=256)
     """Processes that send, at most, each on a core of its own; unset takes one for every eight cores, at least one"""
     clients: ClientParameters = ClientParameters()
@@ -306,16 +315,33 @@ class ServeParameters(Parameters):
         return self.requests.model_copy(update={"samples": samples})
 
     @property
+    def warm_up_seconds(self) -> float | None:
+        """How long to warm up; None for a handful of requests."""
+        if self.warm_up is not None:
+            return self.warm_up
+        return None if SERVERS.registry().get(self.server.kind).is_remote else USUAL_WARM_UP
+
+    @property
+    def planned_requests(self) -> int | None:
+        """Requests of the load, where they are known before; of random arrivals, about."""
+        load = self.load
+        if load is None or (load.loop != "open" and load.requests is None):
+            return None
+        if load.requests is not None and load.arrival != "trace":
+            return load.requests
+        return len(load.schedule(np.random.default_rng(self.seed)))
+
+    @property
     def chosen_wire(self) -> Wire:
         """How requests travel."""
         return self.wire or SERVERS.registry().get(self.server.kind).usual_wire(self.server.whole(), self.model)
 
     @property
     def served(self) -> str:
-        """The model; of a server that speaks any HTTP only the address and what it is asked for are known."""
-        if self.chosen_wire != "http":
-            return self.model
+        """The model; of a server elsewhere that takes no tensors only what it is asked for is known."""
         given = self.server.model_dump()
+        if self.chosen_wire.startswith("kserve") or "url" not in given:
+            return self.model
         return str(given.get("model") or urlsplit(str(given["url"])).path + str(given.get("path") or "") or "/")
 
     def need(self, device: str, *, allow_import: bool) -> Need:
@@ -342,7 +368,7 @@ class ServeParameters(Parameters):
             words.append("search")
         words += [f"from={','.join(self.clients.hosts)}"] if self.clients.hosts else []
         if self.slo is not None:
-            words += [f"{bound.label}≤{bound.limit * 1000:g}ms" for bound in self.slo.bounds]
+            words += [f"{name}≤{limit * 1000:g}ms" for name, limit in self.slo.limits.items()]
         return " ".join(words)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,26 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.texts import WORDS, bad_dataset, read_prompts
 from paceline.core.errors import InputError, SilentCorruption
 from paceline.load import kserve, kserve_grpc
 from paceline.load.kserve import ProtocolError
-from paceline.load.parameters import Distribution, RequestParameters
+from paceline.load.kserve_answers import decode
+from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Prepared, Wire
 from paceline.load.shared_memory import shared_requests
 from paceline.load.tensors import Array, Tensors, TensorSpec, byte_strings
 from paceline.servers.base import Artifact, Server
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 
-PROMPT = Distribution.constant(32)
-OUTPUT = Distribution.constant(16)
-# Common short words, which most tokenizers take as one token each; lengths are therefore near, not exact.
-_COMMON = (
-    "the of and to in is that it was for on are as with his they at be this from have or by one had not but what all "
-    "were when we there can an your which their said if do will each about how up out them then she many some so these "
-    "would other into has more her two like him see time could no make than first been its who now people my made over "
-    "did down only way find use may water long little very after words called just where most know"
-)
-WORDS = np.array(_COMMON.split(" "))
 SIZE = (500, 375)  # pixels of a synthetic picture: what photographs in collections have on average
 _COARSE = (25, 19)  # of the areas of colour in it; without them JPEG would make it far larger than a photograph
 _GRAIN = 6.0
@@ -46,64 +37,6 @@ MOST_SAMPLES = 8  # of a request, the first: the model on the CPU would take lon
 MANY_CHOICES = 16  # of which half differ by no rounding
 
 Sample = TypeVar("Sample")
-
-
-def language_requests(parameters: RequestParameters, endpoint: Endpoint, seed: int) -> Requests:
-    """Different prompts."""
-    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,)))
-    lengths = (parameters.output_tokens or OUTPUT).draw(parameters.distinct, random)
-    if parameters.dataset is not None:
-        texts = read_prompts(parameters.dataset)
-        prompts = [texts[number % len(texts)] for number in range(parameters.distinct)]
-        source = f"the user's file {parameters.dataset.name}"
-    else:
-        sizes = (parameters.prompt_tokens or PROMPT).draw(parameters.distinct, random)
-        prefix = random.choice(WORDS, size=int(sizes.max()))
-        prompts = []
-        for size in sizes:
-            same = round(parameters.shared_prefix * int(size))
-            # What is not shared begins differently in each prompt, or a cache of prefixes would answer it.
-            prompts.append(" ".join([*prefix[:same], *random.choice(WORDS, size=int(size) - same)]))
-        source = "random common words, about one token each; lengths are near, not exact"
-    prepared = []
-    for prompt, length in zip(prompts, lengths, strict=True):
-        body = {"model": endpoint.model, "max_tokens": int(length), "stream": parameters.stream, "temperature": 0.0}
-        if endpoint.wire == "openai-completions":
-            body["prompt"] = prompt
-        else:
-            body["messages"] = [{"role": "user", "content": prompt}]
-        prepared.append(Prepared(json.dumps(body).encode(), {"content-type": "application/json"}))
-    return Requests(prepared, source, is_streaming=parameters.stream)
-
-
-def bad_dataset(code: str, path: Path | None, reason: str) -> InputError:
-    """The refusal of a file of the user's own requests."""
-    return InputError(code, f"dataset {path}: {reason}", key="requests.dataset", value=str(path))
-
-
-def read_prompts(path: Path) -> list[str]:
-    """One prompt on each line: a JSON string, or an object with `prompt`."""
-    prompts = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise bad_dataset("unreadable-file", path, f"cannot be read: {error}") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        text = value.get("prompt") if isinstance(value, dict) else value
-        if not isinstance(text, str) or not text:
-            message = 'write a JSON string or {"prompt": "..."}'
-            where = f"dataset {path}, line {number}"
-            raise InputError("not-a-prompt", message, where=where, key="requests.dataset", value=line)
-        prompts.append(text)
-    if not prompts:
-        raise bad_dataset("no-prompts", path, "it has no prompts")
-    return prompts
 
 
 class Answers:
@@ -238,6 +171,11 @@ class Requests:
     is_streaming: bool = False
     in_turn: bool = False  # one after the other, instead of drawn at random
     answers: Answers | None = None  # None where nobody can say what is right
+    outputs: tuple[tuple[int, ...], ...] | None = None  # shapes of one sample in an answer; None if not to be checked
+    warm_up: list[Prepared] = field(default_factory=list)  # sent before the load, where its own must not be seen before
+    fresh: tuple[str, ...] = ()  # words of which requests get some as they are sent
+    prompt_lengths: list[int] = field(default_factory=list)  # of language models, in tokens, as asked for
+    output_lengths: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -259,7 +197,7 @@ class RequestMaker:
         else:
             from paceline.servers.export import sample_inputs
 
-            samples = sample_inputs(artifact, self.parameters.distinct, seed=self.seed, allow_import=self.allow_import)
+            samples = sample_inputs(artifact, self.parameters.different, seed=self.seed, allow_import=self.allow_import)
             source = "synthetic, encoded before the load begins"
             # Somebody else's server may serve another model than the case names.
             specs = {spec.name: spec for spec in artifact.inputs}
@@ -298,7 +236,7 @@ class RequestMaker:
     def _drawn(self, samples: Sequence[Sample]) -> Iterator[list[Sample]]:
         """The samples of each request, as many as are drawn for it."""
         random = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
-        sizes = self.parameters.samples.draw(self.parameters.distinct, random)
+        sizes = self.parameters.samples.draw(self.parameters.different, random)
         check_batch(int(sizes.max()), self.most_samples)
         for first, size in enumerate(sizes):
             yield [samples[(first + offset) % len(samples)] for offset in range(int(size))]
@@ -321,17 +259,6 @@ def encode(tensors: Tensors, endpoint: Endpoint) -> Prepared:
     if message.json_length is not None:
         headers[kserve.JSON_LENGTH] = str(message.json_length)
     return Prepared(message.body, headers, count)
-
-
-def decode(body: bytes, wire: Wire) -> dict[str, Array]:
-    """The outputs in an answer."""
-    if wire == "kserve-grpc":
-        return kserve_grpc.decode_response(body)
-    if wire == "kserve-json":
-        return kserve.decode_response(body)
-    # The header that says where the JSON ends is not stored; the JSON itself shows it too.
-    _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
-    return kserve.decode_response(body, length if length < len(body) else None)
 
 
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[Tensors]:
@@ -386,11 +313,11 @@ def raw_samples(parameters: RequestParameters, processing: Processing, seed: int
     if processing.form == "text":
         (length,) = processing.shape
         texts = []
-        for _ in range(parameters.distinct):
+        for _ in range(parameters.different):
             count = int(random.integers(max(1, length // 2), length + 1))  # at most one word for each token
             texts.append(" ".join(random.choice(WORDS, size=count)).encode())
         return texts, "sentences of random common words"
-    pictures = [_picture(random) for _ in range(parameters.distinct)]
+    pictures = [_picture(random) for _ in range(parameters.different)]
     size = sum(map(len, pictures)) / len(pictures)
     return pictures, f"synthetic JPEG pictures of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB on average"
 
@@ -424,8 +351,6 @@ def prepare_requests(
 ) -> Requests:
     """The requests of a case."""
     sent, seed = parameters.effective_requests, parameters.seed
-    if endpoint.wire in ("openai-chat", "openai-completions"):
-        return language_requests(sent, endpoint, seed)
     artifact = server.artifact
     if artifact is None:  # a server that does not say what it takes: the inputs are those of the model that is named
         from paceline.servers.export import export
@@ -434,6 +359,8 @@ def prepare_requests(
     most = server.most_samples(server.settings)
     maker = RequestMaker(sent, artifact, endpoint, seed, most, allow_import)
     requests = maker.tensor_requests() if sent.form == "tensors" else maker.raw_requests()
+    shapes = tuple(spec.shape for spec in artifact.outputs) if requests.processing is None else ()
+    requests = replace(requests, outputs=shapes)
     is_null = getattr(server.settings, "engine", None) == "null"  # it computes nothing, on purpose
     if not parameters.check_answers or not server.is_checkable or is_null:
         return requests

@@ -13,6 +13,7 @@ import numpy as np
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.http_requests import HttpTemplate
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
+from paceline.benchmarks.serving.prompts import check_prompts
 from paceline.benchmarks.serving.requests import check_batch
 from paceline.benchmarks.serving.search import (
     LONGEST_PART,
@@ -24,6 +25,7 @@ from paceline.benchmarks.serving.search import (
     requests_for,
 )
 from paceline.benchmarks.serving.session import ServingSession, Use, describe_status, opened, watched
+from paceline.benchmarks.serving.spending import SendPlan
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -53,6 +55,7 @@ FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search b
 LONGEST_CONFIRMATION = 30.0  # seconds
 CONFIRMATION_PART = 0.15  # of the time for the search that its last load may take
 LEAST_CONFIRMATION = 5.0
+BEYOND = 4.0  # times a disturbed ceiling, which is a lower bound, that a search may go: each load says if it went
 ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 SHOWN_CAUSES = 3  # of answers that were not good
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
@@ -101,11 +104,17 @@ class Serve(Benchmark[ServeParameters]):
         settings = parameters.server.whole()
         server.check(settings, parameters.need(case.target, allow_import=is_local))
         _check_wire(parameters, server, server.listens_at(settings))
-        check_batch(parameters.effective_requests.samples.highest, server.most_samples(settings))
         _check_files(parameters, is_local)
+        _check_language(parameters)
+        SendPlan.of(parameters).check(parameters.limits)
+        check_batch(parameters.effective_requests.samples.highest, server.most_samples(settings))
         if isinstance(settings, AnyHttpSettings) and parameters.chosen_wire == "http" and is_local:
             HttpTemplate.of(parameters, settings)
         _check_clients(parameters, server, server.listens_at(settings), is_local)
+
+    @classmethod
+    def sends(cls, parameters: ServeParameters) -> str:
+        return str(SendPlan.of(parameters))
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -126,7 +135,7 @@ class Serve(Benchmark[ServeParameters]):
         basis = description.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
         economy = description.economy.model_copy(update={"price_basis": basis})
         subject = description.subject
-        if parameters.chosen_wire == "http":  # how the model behind it computes is not known
+        if parameters.served != parameters.model:  # how the model behind it computes is not known
             subject = subject.model_copy(update={"model": parameters.served, "scale": None, "precision": None})
         return Description(primary=primary, subject=subject, load=load, economy=economy)
 
@@ -134,7 +143,7 @@ class Serve(Benchmark[ServeParameters]):
         with opened(parameters, context) as session:
             result = _fixed(session, parameters.load) if parameters.load is not None else _searched(session)
             result.measurements += session.cold_start
-            result.facts |= session.facts
+            result.facts |= session.facts | {"sent": session.spending.facts()}
             try:
                 statistics: object = session.server.statistics()
             except ServerFailed as error:  # what was measured does not depend on it
@@ -174,7 +183,7 @@ def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
         rate=load.rate if load is not None else None,
         samples=parameters.effective_requests.samples.highest or 1,
         is_shared_memory=parameters.wire == "kserve-shm",
-        slo={bound.label: bound.limit for bound in slo.bounds} if slo is not None else {},
+        slo=slo.limits if slo is not None else {},
         slo_errors=slo.errors if slo is not None else None,
         slo_met=True if verdict == HELD else False if verdict.startswith(MISSED) else None,
         slo_missed_because=verdict.removeprefix(MISSED) if verdict.startswith(MISSED) else "",
@@ -251,7 +260,21 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
         if not (path.is_dir() if kind == "folder" else path.is_file()):
             raise InputError(f"missing-{kind}", f"{name} = {path}: there is no such {kind}", key=name, value=str(path))
     if load is not None and load.arrival == "trace":
-        require_known(load.recorded(), requests.distinct)
+        is_language = parameters.chosen_wire.startswith("openai")
+        schedule = load.recorded()
+        if not is_language or schedule.kind is not None:
+            require_known(schedule, requests.different)
+
+
+def _check_language(parameters: ServeParameters) -> None:
+    """Refuse prompts, lengths and tokenizers that cannot be used."""
+    if parameters.chosen_wire.startswith("openai"):
+        check_prompts(parameters.requests)
+        return
+    for name in ("ignore_eos", "min_tokens", "extra", "tokenizer", "system_tokens"):
+        if getattr(parameters.requests, name):
+            message = f"requests.{name} is of language models, not of wire {parameters.chosen_wire}: leave it out"
+            raise InputError("key-does-not-apply", message, key=f"requests.{name}")
 
 
 def _check_clients(parameters: ServeParameters, server: type[Server], address: str, is_local: bool) -> None:
@@ -360,6 +383,13 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
         message = f"{counts.sum()} of {len(trace)} requests failed: {reasons}"
         remedy = "read the server's log; latencies are of the answered requests, percentiles count all of them"
         result.warnings.append(RecordWarning(kind="errors", message=message, remedy=remedy))
+    requests, sent = session.requests, session.parameters.requests
+    is_fresh = sent.distinct is None and sent.dataset is None
+    result.warnings += trace_metrics.lengths(trace, requests.prompt_lengths, requests.output_lengths, is_fresh=is_fresh)
+    if trace.retried:
+        result.facts["sent_again"] = (
+            f"{trace.retried} requests, on a new connection: the server had closed the one that they were sent on"
+        )
     result.facts["loop"] = loop
     if session.clients is not None:
         result.facts["clients"] = session.clients.facts(trace)
@@ -403,7 +433,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         slo.share,
         limit,
         first=FIRST_PART * session.first_rate,
-        ceiling=quality.SAFE_PART * session.most_rate,
+        ceiling=quality.SAFE_PART * session.most_rate * (1.0 if session.ceiling.is_undisturbed else BEYOND),
         tolerance=parameters.search_tolerance,
         longest=LONGEST_PART * parameters.search_budget,
         left=lambda: deadline - time.monotonic(),

@@ -19,7 +19,10 @@ from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.http_requests import facts as http_facts
 from paceline.benchmarks.serving.http_requests import http_requests, try_request
 from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.prompts import PromptMaker
 from paceline.benchmarks.serving.requests import Requests, prepare_requests
+from paceline.benchmarks.serving.spending import REMOTE_WARM_UP, SendPlan, Spending, SpendLimits
+from paceline.benchmarks.serving.texts import WORDS
 from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement
@@ -110,6 +113,10 @@ def watched(processes: Callable[[], list[int]], target: str) -> Iterator[Use]:
             use.joules, use.source = None if meter.late else joules, meter.source
 
 
+class LimitReached(CaseError):
+    """A limit on what is sent leaves nothing more to send."""
+
+
 STEADY = 0.1  # of the median: an answer this near to the later ones counts as steady
 WARM_UP_USERS = 4
 
@@ -130,6 +137,7 @@ class ServingSession:
     cold_start: list[Measurement] = field(default_factory=list)
     first_rate: float = 1.0  # requests/s that a few users who wait for their answers got
     begun: float = field(default_factory=time.monotonic)  # when its time began to count, the calibration included
+    spending: Spending = field(default_factory=lambda: Spending(SpendLimits()))
     _sends: int = 0
 
     @property
@@ -137,27 +145,38 @@ class ServingSession:
         """Requests per second that the load generator was able to send, on all cores that it has."""
         return self.clients.most if self.clients is not None else self.ceiling.rate * len(self.placement.load)
 
-    def send(self, load: LoadParameters, phase: str, *, is_measured: bool = False) -> Trace:
-        """One load; ServerFailed if the server died under it."""
+    def send(self, load: LoadParameters, phase: str, *, is_measured: bool = False, warms_up: bool = False) -> Trace:
+        """One load; ServerFailed if the server died under it, LimitReached where nothing more may be sent."""
+        requests = self.requests
+        prepared = requests.warm_up if warms_up and requests.warm_up else requests.prepared
+        lengths = (requests.prompt_lengths, requests.output_lengths)
+        most = self.spending.allowed(*lengths)
+        if most == 0:
+            raise LimitReached(f"a limit was reached after {self.spending.requests} requests: {self.spending.facts()}")
         self.context.report(Progress(phase=phase))
         self._sends += 1
-        answers = self.requests.answers
+        answers = requests.answers
         trace = drive(
             self.endpoint,
-            self.requests.prepared,
+            prepared,
             load,
             seed=self.parameters.seed + self._sends,  # or every load of a search would be the same one
             workers=self.parameters.workers,
             cpus=self.placement.load,
             hosts=self.clients,
             timeout=self.parameters.timeout_per_request,
-            streaming=self.requests.is_streaming,
-            in_turn=self.requests.in_turn,
+            streaming=requests.is_streaming,
+            in_turn=requests.in_turn,
+            fresh=requests.fresh,
+            outputs=requests.outputs,
+            tokenizer=self.parameters.requests.tokenizer,
+            most=most,
             keep=1 if answers is not None else 0,  # answer of each kind
             on_answer=answers,
             go_on=self.server.is_alive,
             on_live=lambda figures: self.context.report(Progress(phase=phase, load=figures)),
         )
+        self.spending.count(trace, *lengths)
         if trace.ok.any() and is_measured:
             latencies = tuple(float(one) for one in trace.latency[trace.ok])
             self.context.report(Progress(phase, trace_metrics.LATENCY.name, trace_metrics.LATENCY.unit, latencies))
@@ -210,6 +229,8 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
                 requests = http_requests(parameters, settings, endpoint)
                 say("trying one request")
                 try_request(endpoint, requests.prepared[0], parameters.timeout_per_request)
+            elif endpoint.is_language:
+                requests = _prompts(parameters, server, endpoint)
             else:
                 requests = prepare_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
@@ -225,6 +246,8 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
                 ceiling = clients.weakest
             session = ServingSession(parameters, context, server, endpoint, requests, placement, ceiling, clients)
             session.begun = begun
+            session.spending = Spending(parameters.limits)
+            say(str(SendPlan.of(parameters)))
             session.facts |= _facts(session, sent)
             _warm_up(session, seconds_to_ready)
             yield session
@@ -236,17 +259,29 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             server.stop()
 
 
+def _prompts(parameters: ServeParameters, server: Server, endpoint: Endpoint) -> Requests:
+    """What is sent to a language model."""
+    load = parameters.load
+    schedule = load.recorded() if load is not None and load.arrival == "trace" else None
+    words = server.prompt_words or tuple(map(str, WORDS))
+    planned = parameters.planned_requests
+    return PromptMaker(parameters.effective_requests, endpoint, parameters.seed, planned, schedule, words).made()
+
+
 def _warm_up(session: ServingSession, ready: float) -> None:
     """Send until answers are steady, or the time for it is over; how long that took is the rest of the cold start."""
-    first = session.send(LoadParameters(arrival="single-stream", requests=1), "first answer")
+    first = session.send(LoadParameters(arrival="single-stream", requests=1), "first answer", warms_up=True)
     if not first.ok.any():
-        raise ServerFailed(f"the first request failed: {describe_status(int(first.status[0]))}", session.server.logs())
+        cause = next(iter(first.causes), "") or describe_status(int(first.status[0]))
+        raise ServerFailed(f"the first request failed: {cause}", session.server.logs())
     latency = float(first.latency[0])
     session.first_rate = 1.0 / latency
     parts = {"process to ready": ready, "ready to first answer": latency}
-    if session.parameters.warm_up > 0:
-        load = LoadParameters(arrival="closed", users=WARM_UP_USERS, duration=session.parameters.warm_up)
-        trace = session.send(load, "warming up")
+    seconds = session.parameters.warm_up_seconds
+    if seconds is None or seconds > 0:
+        length = {"requests": REMOTE_WARM_UP} if seconds is None else {"duration": seconds}
+        load = LoadParameters.model_validate({"arrival": "closed", "users": WARM_UP_USERS} | length)
+        trace = session.send(load, "warming up", warms_up=True)
         steady = _until_steady(trace)
         if steady is not None:
             parts["first answer to steady"] = steady

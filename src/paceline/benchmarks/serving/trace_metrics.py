@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -67,11 +67,34 @@ CARBON = lower(
     "energy of the device times the carbon intensity of its electricity, per request answered well",
 )
 COST = lower("cost_per_thousand", "USD", "price of the machine for as long as a thousand requests took at this rate")
-FIRST_TOKEN = lower("time_to_first_token", "s", "from the intended time of a request to the first piece of its stream")
-BETWEEN_TOKENS = lower("inter_token_latency", "s", "between one piece of a stream and the next")
-TOKEN_THROUGHPUT = higher("token_throughput", "tokens/s", "pieces of all streams over time")
+FIRST_TOKEN = lower("time_to_first_token", "s", "from the intended time of a request to the first chunk of its text")
+BETWEEN_TOKENS = lower(
+    "inter_token_latency",
+    "s",
+    "between one token and the next: between two chunks, divided by the tokens that a chunk of this answer carries",
+)
+BETWEEN_CHUNKS = lower("inter_chunk_latency", "s", "between two chunks of a stream, of one token or several each")
+TOKEN_THROUGHPUT = higher("token_throughput", "tokens/s", "tokens of all answers over time")
+PROMPT_TOKENS = _metric("prompt_tokens", "tokens", "length of a prompt, as the server counted it")
+OUTPUT_TOKENS = _metric("output_tokens", "tokens", "length of an answer, as the server or the tokenizer counted it")
+CACHED = _metric("cached_prompt_share", "%", "part of the prompts' tokens that the server had computed before")
+_TOKEN_SHARES = {name: share for name, share in SHARES.items() if share <= 0.99}
+_WITHIN = "of the requests have this or less"
+FIRST_TOKEN_PERCENTILES = {
+    name: lower(f"first_token_{name}", "s", f"time to the first token: {100 * share:g} % {_WITHIN}")
+    for name, share in _TOKEN_SHARES.items()
+}
+BETWEEN_TOKENS_PERCENTILES = {
+    name: lower(
+        f"between_tokens_{name}", "s", f"mean time between the tokens of a request: {100 * share:g} % {_WITHIN}"
+    )
+    for name, share in _TOKEN_SHARES.items()
+}
 
 WIDE = 0.05  # part of the throughput that its interval may be
+FEW = 0.01  # of the answers that may have another length
+FAR = 0.2  # of the length of prompts that they may be off: a chat's template adds some tokens
+FEW_TOKENS = 16
 WINDOWS = 20  # parts of a load whose rates show how certain the whole rate is
 
 
@@ -89,6 +112,7 @@ def traffic(trace: Trace, slo: Slo | None, *, at: At | None = None) -> list[Meas
     return [
         *measurements,
         *percentiles(trace, at=at),
+        *token_percentiles(trace, at=at),
         Measurement.of_value(ERRORS, 100.0 * float(failed) / len(trace), at=at),
         Measurement.of_value(SHED, 100.0 * float(trace.shed.mean()), at=at),
     ]
@@ -119,26 +143,42 @@ def seconds_of(trace: Trace) -> float:
 
 def percentiles(trace: Trace, *, at: At | None = None) -> list[Measurement]:
     """Latency percentiles with their intervals, as far as there are requests enough; one without an answer is late."""
-    latency = np.where(trace.ok, trace.latency, np.inf)
-    names = [name for name, share in SHARES.items() if len(latency) >= fewest(share)]
-    found = tails(latency, [SHARES[name] for name in names])
+    return _percentiles(PERCENTILES, np.where(trace.ok, trace.latency, np.inf), LATENCY, at)
+
+
+def token_percentiles(trace: Trace, *, at: At | None = None) -> list[Measurement]:
+    """The same of the first token and of the time between tokens; a request without them is late."""
+    if trace.chunks is None:
+        return []
+    first = np.where(trace.ok, np.nan_to_num(trace.first_token, nan=np.inf), np.inf)
+    measurements = _percentiles(FIRST_TOKEN_PERCENTILES, first, FIRST_TOKEN, at)
+    if _are_counted(trace):  # an answer of one chunk has no time between tokens
+        several = ~(trace.ok & np.isnan(trace.between_tokens))
+        between = np.where(trace.ok, trace.between_tokens, np.inf)[several]
+        measurements += _percentiles(BETWEEN_TOKENS_PERCENTILES, between, BETWEEN_TOKENS, at)
+    return measurements
+
+
+def _percentiles(metrics: Mapping[str, Metric], times: Times, of: Metric, at: At | None) -> list[Measurement]:
+    names = [name for name in metrics if len(times) >= fewest(SHARES[name])]
+    found = tails(times, [SHARES[name] for name in names])
     return [
-        percentile(PERCENTILES[name], tail, at=at)
+        percentile(metrics[name], tail, at=at, of=of)
         for name, tail in zip(names, found, strict=True)
         if tail.value < math.inf
     ]
 
 
-def percentile(metric: Metric, tail: Tail, *, at: At | None = None) -> Measurement:
+def percentile(metric: Metric, tail: Tail, *, at: At | None = None, of: Metric = LATENCY) -> Measurement:
     """One percentile; without an interval where its requests are not worth enough."""
     spread = {"count": tail.count, "effective_count": tail.effective, "mean_interval": tail.interval}
     summary = summarize([tail.value]).model_copy(update=spread)
     statistic: Statistic = "mean" if tail.interval is not None else "single"
-    return Measurement(metric=metric, at=at or {}, statistic=statistic, summary=summary, derived_from=LATENCY.name)
+    return Measurement(metric=metric, at=at or {}, statistic=statistic, summary=summary, derived_from=of.name)
 
 
 def rate(
-    metric: Metric, moments: Times, span: float, *, at: At | None = None, work: NDArray[np.int32] | None = None
+    metric: Metric, moments: Times, span: float, *, at: At | None = None, work: NDArray[np.int32] | Times | None = None
 ) -> Measurement:
     """Events over time, by when they were after its begin; how its parts differ shows how certain that is."""
     value = float(len(moments) if work is None else work.sum()) / span
@@ -179,20 +219,74 @@ def _batches(trace: Trace) -> list[Measurement]:
     return [Measurement.of_value(BATCH, float((sizes * weights).sum()) / total), *shares]
 
 
+def _are_counted(trace: Trace) -> bool:
+    """Whether somebody has counted the tokens of the answers."""
+    return trace.output_tokens is not None and bool((trace.output_tokens[trace.ok] > 0).any())
+
+
 def _tokens(trace: Trace) -> list[Measurement]:
-    if trace.tokens is None:
+    ok, span, begin = trace.ok, seconds_of(trace), trace.intended[0]
+    measurements = []
+    for metric, column in ((PROMPT_TOKENS, trace.prompt_tokens), (OUTPUT_TOKENS, trace.output_tokens)):
+        if column is not None and (lengths := column[ok & (column >= 0)]).size:
+            measurements.append(Measurement.of_samples(metric, lengths.astype(np.float64)))
+    if trace.prompt_tokens is not None and trace.cached_tokens is not None:
+        counted = ok & (trace.cached_tokens >= 0) & (trace.prompt_tokens > 0)
+        if counted.any():
+            part = trace.cached_tokens[counted].sum() / trace.prompt_tokens[counted].sum()
+            measurements.append(Measurement.of_value(CACHED, 100.0 * float(part)))
+    has_chunks = ok & np.array([len(times) > 0 for times in trace.chunks or [np.empty(0)] * len(trace)])
+    if trace.chunks is None or not has_chunks.any():
+        if _are_counted(trace) and trace.output_tokens is not None:
+            measurements.append(rate(TOKEN_THROUGHPUT, (trace.done - begin)[ok], span, work=trace.output_tokens[ok]))
+        return measurements
+    streams = [trace.chunks[row] for row in np.flatnonzero(has_chunks)]
+    gaps = [np.diff(times) for times in streams]
+    measurements.append(Measurement.of_samples(FIRST_TOKEN, trace.first_token[has_chunks]))
+    if any(one.size for one in gaps):
+        measurements.append(Measurement.of_samples(BETWEEN_CHUNKS, np.concatenate(gaps)))
+    if not _are_counted(trace):
+        return measurements
+    carried = trace.tokens_per_chunk[has_chunks]
+    every = np.concatenate(streams) - begin
+    work = np.repeat(carried, [len(times) for times in streams])
+    measurements.append(rate(TOKEN_THROUGHPUT, every, span, work=work))
+    if any(one.size for one in gaps):
+        scaled = np.concatenate([one / each for one, each in zip(gaps, carried, strict=True)])
+        measurements.append(Measurement.of_samples(BETWEEN_TOKENS, scaled))
+    return measurements
+
+
+def lengths(trace: Trace, prompts: Sequence[int], outputs: Sequence[int], *, is_fresh: bool) -> list[RecordWarning]:
+    """Where prompts and answers were not what was asked for, or nobody counted their tokens."""
+    ok = trace.ok
+    if not outputs or not ok.any():
         return []
-    requests = zip(trace.intended, trace.tokens, trace.ok, strict=True)
-    streams = [(begun, times) for begun, times, ok in requests if ok and len(times)]
-    if not streams:
-        return []
-    every = np.concatenate([times for _, times in streams]) - trace.intended[0]
-    gaps = np.concatenate([np.diff(times) for _, times in streams])
-    return [
-        Measurement.of_samples(FIRST_TOKEN, [float(times[0] - begun) for begun, times in streams]),
-        rate(TOKEN_THROUGHPUT, every, seconds_of(trace)),
-        *([Measurement.of_samples(BETWEEN_TOKENS, gaps)] if gaps.size else []),
-    ]
+    warnings = []
+    if not is_fresh and len(trace) > len(outputs):
+        message = f"{len(trace)} requests share {len(outputs)} prompts: a server that caches prefixes computes less"
+        remedy = "leave out requests.distinct, or use a file with more prompts"
+        warnings.append(RecordWarning(kind="repeated-prompts", message=message, remedy=remedy))
+    if not _are_counted(trace) or trace.output_tokens is None:
+        message = "the server does not count tokens, and a chunk may hold several: there are no figures of tokens"
+        remedy = "name a tokenizer (requests.tokenizer), or let the server report usage"
+        return [*warnings, RecordWarning(kind="tokens-not-counted", message=message, remedy=remedy)]
+    asked = np.array(outputs)[trace.kind % len(outputs)]
+    other = ok & (trace.output_tokens >= 0) & (trace.output_tokens != asked)
+    if np.count_nonzero(other) > FEW * np.count_nonzero(ok):
+        medians = np.median(trace.output_tokens[ok]), np.median(asked[ok])
+        message = f"{np.count_nonzero(other)} of {np.count_nonzero(ok)} answers are not as long as was asked for: "
+        message += f"{medians[0]:g} tokens instead of {medians[1]:g} in the median"
+        remedy = "set requests.ignore_eos, requests.min_tokens or what your server takes instead (requests.extra)"
+        warnings.append(RecordWarning(kind="output-length", message=message, remedy=remedy))
+    if prompts and trace.prompt_tokens is not None and (counted := ok & (trace.prompt_tokens > 0)).any():
+        wanted = float(np.array(prompts)[trace.kind % len(prompts)][counted].mean())
+        actual = float(trace.prompt_tokens[counted].mean())
+        if abs(actual - wanted) > max(FAR * wanted, FEW_TOKENS):
+            message = f"prompts have {actual:.0f} tokens on average, {wanted:.0f} were asked for"
+            remedy = "set requests.prompt_tokens to what gives the length that you want"
+            warnings.append(RecordWarning(kind="prompt-length", message=message, remedy=remedy))
+    return warnings
 
 
 def imprecise(measurements: Iterable[Measurement]) -> list[RecordWarning]:

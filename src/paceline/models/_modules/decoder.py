@@ -62,7 +62,7 @@ class Rotary(nn.Module):
         """Of x [batch, length, ..., size], in its own format."""
         cosine, sine = rows.view(2, 1, x.shape[1], *(1,) * (x.dim() - 3), -1).unbind()
         if self.interleaved:
-            first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+            first, second = x.view(*x.shape[:-1], -1, 2).unbind(-1)
         else:
             first, second = x.chunk(2, -1)
         turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
@@ -82,10 +82,9 @@ def attend(
     groups = query.shape[1] // key.shape[1]
     if query.shape[2] == 1 and groups > 1:
         # The queries of a group as rows of one product: every key is read once.
-        query = query.unflatten(1, (-1, groups)).squeeze(3)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale).reshape(
-            query.shape[0], -1, 1, value.shape[3]
-        )
+        rows = query.reshape(query.shape[0], -1, groups, query.shape[3])
+        mixed = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scale)
+        return mixed.reshape(*query.shape[:3], value.shape[3])
     more: Any = {"attn_mask": mask, "is_causal": causal, "scale": scale}
     if groups > 1 and _HAS_GROUPED_HEADS and mask is None and query.is_cuda and query.element_size() == 2:
         more["enable_gqa"] = True  # these kernels read a key once for its group; that for fp32 does not
@@ -158,7 +157,7 @@ class GatedFeedForward(nn.Module):
 
 def gated(x: Tensor, block: int) -> Tensor:
     """The SiLU of gates times values, which alternate in blocks along the last axis."""
-    gate, value = x.unflatten(-1, (-1, 2, block)).unbind(-2)
+    gate, value = x.view(*x.shape[:-1], -1, 2, block).unbind(-2)
     return (F.silu(gate) * value).flatten(-2)
 
 

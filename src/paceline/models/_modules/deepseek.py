@@ -34,9 +34,9 @@ class LatentAttention(nn.Module):
         batch, length, _ = x.shape
         rows = self.rotary.rows(length, positions)
         query = self.query(x).view(batch, length, -1, self.plain + self.turned)
-        plain, turned = query.split((self.plain, self.turned), -1)
+        plain, turned = torch.split(query, [self.plain, self.turned], -1)
         turned = self.rotary(turned, rows)
-        compressed, key = self.compress(x).split((self.latent, self.turned), -1)
+        compressed, key = torch.split(self.compress(x), [self.latent, self.turned], -1)
         latent = self.latent_norm(compressed)
         key = self.rotary(key.unsqueeze(2), rows)
         if cache is not None:
@@ -45,9 +45,8 @@ class LatentAttention(nn.Module):
             held, _ = cache.update(layer, both, both[..., :0], at)
             if positions is not None:
                 return self._from_latents(plain, turned, held.to(x.dtype), cache.mask(positions))
-        keys, values = (
-            self.keys_values(latent).unflatten(-1, (-1, self.plain + self.value)).split((self.plain, self.value), -1)
-        )
+        both = self.keys_values(latent).view(batch, length, -1, self.plain + self.value)
+        keys, values = torch.split(both, [self.plain, self.value], -1)
         keys = torch.cat((keys, key.expand(-1, -1, keys.shape[2], -1)), -1)
         query = torch.cat((plain, turned), -1)
         mixed = attend(query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), causal=True)
@@ -55,9 +54,8 @@ class LatentAttention(nn.Module):
 
     def _from_latents(self, plain: Tensor, turned: Tensor, held: Tensor, mask: Tensor) -> Tensor:
         """Attention over what the cache holds as it is: queries take the product that would make keys of it."""
-        to_keys, to_values = self.keys_values.weight.view(-1, self.plain + self.value, self.latent).split(
-            (self.plain, self.value), 1
-        )
+        weights = self.keys_values.weight.view(-1, self.plain + self.value, self.latent)
+        to_keys, to_values = torch.split(weights, [self.plain, self.value], 1)
         query = torch.cat((torch.einsum("blhp,hpc->bhlc", plain, to_keys), turned.transpose(1, 2)), -1)
         scale = (self.plain + self.turned) ** -0.5
         mixed = attend(query, held, held[..., : self.latent], mask=mask, scale=scale)

@@ -83,7 +83,7 @@ class Dit(nn.Module):
     def forward(self, latents: Tensor, times: Tensor, classes: Tensor) -> Tensor:
         patch, (height, width) = self.patch, latents.shape[2:]
         rows, columns = height // patch, width // patch
-        split = latents.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))
+        split = latents.reshape(latents.shape[0], -1, rows, patch, columns, patch)
         x = self.patch_embedding(split.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)) + self.positions
         time = waves(times, FREQUENCIES).to(latents.dtype)
         condition = self.time_out(F.silu(self.time_in(time))) + self.class_embedding(classes)

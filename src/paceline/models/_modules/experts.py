@@ -20,7 +20,8 @@ from paceline.models._modules.decoder import Decoder, GatedFeedForward, gated
 if TYPE_CHECKING:
     from paceline.models.mixtral import MoeShape
 
-_grouped_mm: Callable[..., Tensor] | None = getattr(F, "grouped_mm", getattr(torch, "_grouped_mm", None))
+# From torch 2.10 on; the private one of earlier versions wants groups of 8 rows, and otherwise ends the process.
+_grouped_mm: Callable[..., Tensor] | None = getattr(F, "grouped_mm", None)
 
 
 def grouped_linear(x: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def grouped_linear(x: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         x, weights = x.to(torch.get_autocast_dtype(kind)), weights.to(torch.get_autocast_dtype(kind))
     if x.is_cuda and x.dtype is torch.bfloat16 and _grouped_mm is not None:
         return _grouped_mm(x, weights.transpose(-2, -1), offs=counts.cumsum(0).to(torch.int32))
-    rows = x.split(counts.tolist())
+    rows = torch.split(x, counts.tolist())
     return torch.cat([F.linear(part, weight) for part, weight in zip(rows, weights, strict=True)])
 
 
@@ -104,7 +105,7 @@ class MixtureOfExperts(nn.Module):
         copies = x[:, None].expand(-1, self.used, -1).flatten(0, 1)
         rows = Permuted.apply(copies, order, inverse)  # type: ignore[no-untyped-call]
         rows = self.exchange(self.experts, rows, counts)
-        back = Permuted.apply(rows, inverse, order).unflatten(0, (-1, self.used))  # type: ignore[no-untyped-call]
+        back: Tensor = Permuted.apply(rows, inverse, order).view(*chosen.shape, -1)  # type: ignore[no-untyped-call]
         return (back * probabilities.unsqueeze(-1).to(back.dtype)).sum(1)
 
 

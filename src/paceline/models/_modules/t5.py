@@ -44,7 +44,7 @@ class Bias(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         """For each head, every pair of tokens: [1, heads, length, length]."""
-        bias = self.embedding(self.table[:length, :length]).permute(2, 0, 1)
+        bias: Tensor = self.embedding(self.table[:length, :length]).permute(2, 0, 1)
         if self.causal:
             later = torch.ones(length, length, dtype=torch.bool, device=bias.device).triu(1)
             bias = bias.masked_fill(later, -torch.inf)

@@ -8,10 +8,17 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from paceline.analysis.compare.limits import Undecided, Violation
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
-from paceline.analysis.compare.verdicts import RESOLVED, Comparison, ComparisonRow, ComparisonVerdict, Pairing
+from paceline.analysis.compare.verdicts import (
+    RESOLVED,
+    Comparison,
+    ComparisonRow,
+    ComparisonVerdict,
+    Pairing,
+    Undecided,
+    Violation,
+)
 from paceline.analysis.figures import shortened
 from paceline.core.uncertainty import Level
 from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside

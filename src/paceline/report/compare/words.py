@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.analysis.compare.limits import Undecided, Violation
-from paceline.analysis.compare.verdicts import RESOLVED, ComparisonRow, ComparisonVerdict, Mean, Pairing
+from paceline.analysis.compare.verdicts import (
+    RESOLVED,
+    ComparisonRow,
+    ComparisonVerdict,
+    Mean,
+    Pairing,
+    Undecided,
+    Violation,
+)
 from paceline.core.metric import Better
 from paceline.core.uncertainty import SEPARATE
 from paceline.report.numbers import between, percent, ratio, show_at, show_value

@@ -3,7 +3,8 @@
 Records say themselves which names and units SuperBench has for them (`aliases`); the keys of others are Paceline's own:
 `BENCHMARK[:note]/METRIC[_point][:rank]` in the metric's unit. A note tells cases apart that would share a key
 (`batch_size=32`), and marks what SuperBench does not measure under this name: a model that is not full size
-(`scale=tiny`), a GPU's benchmark on a CPU (`target=cpu`). Results that came from SuperBench go back under the keys and
+(`scale=tiny`), a GPU's benchmark on a CPU (`target=cpu`). The same work on several devices has the number of the device
+as its rank. Results that came from SuperBench go back under the keys and
 in the units that they had. As there, one `return_code` covers all cases of one benchmark or model; the first that is
 not 0 stands.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 from paceline.analysis.diagnose.superbench import RETURN_CODE
 from paceline.analysis.diagnose.table import is_original
+from paceline.core.device import split_target
 from paceline.core.record import CauseKind, Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH, Alias, key_word
@@ -43,25 +45,46 @@ def results(records: Sequence[Record]) -> Values:
     for record in ordered:
         if is_original(record):
             values |= _original_values(record)
-    for record, note in zip(measured_here, notes(measured_here), strict=True):
+    ranks = _device_ranks(measured_here)
+    for record, note, rank in zip(measured_here, notes(measured_here), ranks, strict=True):
         alias = alias_of(record)
         name, slash, rest = f"{alias.group}/".partition("/")
-        group = f"{name}:{note}{slash}{rest}" if note else f"{name}{slash}{rest}"
-        code = f"{group}return_code"
+        mark = f"{',' if ':' in name else ':'}{note}" if note else ""
+        group = f"{name}{mark}{slash}{rest}"
+        code = f"{group}return_code{rank}"
         values[code] = values.get(code) or return_code(record)
         figures = alias.values if record.outcome is Outcome.OK else {}
-        values |= {f"{group}{alias.prefix}{key}": value for key, value in figures.items() if math.isfinite(value)}
+        named = {f"{group}{alias.prefix}{key}{rank}": value for key, value in figures.items() if math.isfinite(value)}
+        values |= named
     return values
+
+
+def _device_ranks(records: Sequence[Record]) -> list[str]:
+    """Of the same work on several devices, each record's `:N`; empty for others."""
+    places = [(record.case.work_key, split_target(record.case.target)[1]) for record in records]
+    devices: dict[object, set[str]] = {}
+    for work, index in places:
+        devices.setdefault(work, set()).add(index)
+    return [f":{index}" if index.isdecimal() and len(devices[work]) > 1 else "" for work, index in places]
 
 
 def alias_of(record: Record) -> Alias:
     """SuperBench's names for a record; Paceline's own where it has none."""
     if SUPERBENCH in record.aliases:
-        return record.aliases[SUPERBENCH]
+        return _as_configured(record.aliases[SUPERBENCH], record.case.superbench)
     values: Values = {}
     for measurement in record.measurements:
         values.setdefault(_own_name(measurement), measurement.value)
     return Alias.model_construct(group=key_word(record.case.benchmark), values=values)
+
+
+def _as_configured(alias: Alias, name: str) -> Alias:
+    """The alias under the name that its benchmark has in a config, whose float32 takes TF32 where a GPU has it."""
+    if not name:
+        return alias
+    _, slash, model = alias.group.partition("/")
+    prefix = f"fp32_{alias.prefix.removeprefix('tf32_')}" if alias.prefix.startswith("tf32_") else alias.prefix
+    return alias.model_copy(update={"group": f"{name}{slash}{model}", "prefix": prefix})
 
 
 def _original_values(record: Record) -> Values:
@@ -92,11 +115,11 @@ def return_code(record: Record) -> int:
 
 def notes(records: Sequence[Record]) -> list[str]:
     """What tells each record from those that would have the same keys; empty where nothing must."""
-    aliases = [(record, alias_of(record)) for record in records]
-    keyed = [(record, (alias.group, alias.prefix, alias.part, alias.note)) for record, alias in aliases]
+    aliases = [(record, alias_of(record), rank) for record, rank in zip(records, _device_ranks(records), strict=True)]
+    keyed = [(record, (alias.group, alias.prefix, alias.part, alias.note, rank)) for record, alias, rank in aliases]
     texts = []
     for record, key in keyed:
-        traits, mark = _traits(record), key[-1]
+        traits, mark = _traits(record), key[3]
         differing = _differing([_traits(other) for other, its_key in keyed if its_key == key])
         parts = [f"{name}={key_word(traits.get(name))}" for name in differing if f"{name}=" not in mark]
         texts.append((record, key, ",".join([mark, *parts] if mark else parts)))

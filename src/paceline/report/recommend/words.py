@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import COSTS, Flip, Miss, Option, OptionStanding, Recommendation, Rival
-from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question
+from paceline.analysis.recommend.question import ERRORS, PERCENTILES, TOKEN_BOUNDS, Question
 from paceline.core.quantity import show_count, show_interval, with_interval
 from paceline.core.stats import CONFIDENCE, Interval
 from paceline.report.numbers import percent, show_usd, show_value
@@ -286,6 +286,8 @@ def _bound(metric: str, limit: float) -> str:
 def _name(metric: str) -> str:
     if metric in PERCENTILES:
         return metric
+    if metric in TOKEN_BOUNDS:
+        return metric.replace("_", " ")
     return "the error rate" if metric == ERRORS else "the cost"
 
 

@@ -164,6 +164,7 @@ def _micro_columns(rows: Sequence[CaseRow], category: str) -> list[tuple[str, st
         ("interval", "±", _interval),
         ("at", "At", at),
         ("peak", "% of peak", lambda row: _of(row, "peak_share")),
+        ("product", "% of product", lambda row: _of(row, "product_share")),
         ("rate", "Rate", rate),
         *(storage if category == Category.STORAGE else [("time", "Time", time)]),
         ("pace", "Pace", _pace),
@@ -186,7 +187,7 @@ def _model_columns(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> lis
         return cell
 
     def step(row: CaseRow) -> Cell:
-        figure = row.figure("step_time")
+        figure = row.figure("step_time") or row.figure("time_per_output_token")
         return _number(figure.summary.median, figure.unit) if figure and figure is not row.headline else Cell()
 
     def memory(row: CaseRow) -> Cell:
@@ -211,6 +212,7 @@ def _model_columns(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> lis
         ("bound", "Bound by", bound),
         ("step", "Step time", step),
         ("p99", "p99", tail),
+        ("ttft", "TTFT", lambda row: _of(row, "ttft")),
         ("memory", "Device memory" if on_device else "Host memory", memory),
         ("mfu", "MFU", lambda row: _of(row, "mfu")),
         ("pace", "Pace", _pace),

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
+from paceline.core.json_schemas import TypedSchema
 from paceline.core.network import never_taken
 from paceline.core.run import RunRecords
 from paceline.runner.suite_file import shipped
@@ -383,7 +382,7 @@ def _benchmarks() -> d.BenchmarksPage:
             category=benchmark.category,
             primary=benchmark.primary,
             metrics=[metric.model_dump(mode="json") for metric in benchmark.metrics],
-            parameters=benchmark.Parameters.model_json_schema(schema_generator=_Schema),
+            parameters=benchmark.Parameters.model_json_schema(schema_generator=TypedSchema),
             refused=never_taken(benchmark.Parameters),
         )
         for name, benchmark in sorted(BENCHMARKS.registry().entries.items())
@@ -398,13 +397,6 @@ def _suites() -> d.SuitesPage:
         document = admission.document_of(name)
         views.append(d.SuiteView(name=name, description=str(document.get("description", "")), suite=document))
     return d.SuitesPage(suites=views)
-
-
-class _Schema(GenerateJsonSchema):
-    """A type that cannot be described takes anything."""
-
-    def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> JsonSchemaValue:
-        return {}
 
 
 def _admin_routes(context: ApiContext) -> APIRouter:

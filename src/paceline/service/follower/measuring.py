@@ -26,7 +26,7 @@ from paceline.core.suite import Suite, expand, only
 from paceline.core.text import clean
 from paceline.devices import counts
 from paceline.machine import describe
-from paceline.runner.run import Execute, Listener, SuiteRun, execute_here
+from paceline.runner.run import Execute, Listener, SuiteRun, execute_at_once, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples, LiveFigure
 from paceline.service.follower.spool import SPOOL_FAILED, Spool, SpoolFailed
@@ -130,7 +130,9 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
     )
     listener = _SpoolListener(spool)
     spool.append("began", run=run)
-    SuiteRun(run=run, todo=measuring_order(run.cases), sink=listener, listener=listener, execute=execute).go()
+    several = execute_at_once if execute is execute_here else None
+    todo = measuring_order(run.cases)
+    SuiteRun(run=run, todo=todo, sink=listener, listener=listener, execute=execute, several=several).go()
     failed = [record for record in listener.records if not record.is_success]
     if not failed:
         return None

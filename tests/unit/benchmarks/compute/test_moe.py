@@ -1,4 +1,4 @@
-"""A layer of experts: every way of multiplying gives the same, the parts are apart, and a wrong token is found."""
+"""A layer of experts: its parts and the whole, what multiplied, and a check that finds one wrong number."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.benchmarks.compute import moe
 from paceline.benchmarks.compute.moe import Layer, Moe, MoeParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.errors import SilentCorruption
 from paceline.devices.cpu import CpuDevice
 from support.refused import refused
 
@@ -20,18 +19,16 @@ SMALL = {"tokens": 40, "hidden": 32, "width": 48, "experts": 4, "top_k": 2}
 
 
 def layer(**parameters: Any) -> Layer:
-    made = Layer(MoeParameters(**(SMALL | parameters)), CpuDevice())
-    made.choose_products()
-    return made
+    return Layer(MoeParameters(**(SMALL | parameters)), CpuDevice())
 
 
-@pytest.mark.parametrize("products", ["auto", "loop", "padded"])
 @pytest.mark.parametrize(("experts", "top_k"), [(4, 2), (4, 4), (8, 1), (1, 1), (64, 2)])
-def test_every_way_of_multiplying_passes_its_check(products: str, experts: int, top_k: int) -> None:
-    made = layer(products=products, experts=experts, top_k=top_k)
+def test_a_layer_passes_its_check_however_many_experts_it_has(experts: int, top_k: int) -> None:
+    made = layer(experts=experts, top_k=top_k)
     made.check()
     assert 0 < made.worst <= 1
-    assert made.library_call
+    assert int(made._counts.sum()) == 40 * top_k
+    assert not made.is_grouped  # which is for GPUs
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
@@ -39,45 +36,42 @@ def test_every_format_passes_its_check(precision: str) -> None:
     layer(precision=precision).check()
 
 
-def test_tokens_lie_in_the_order_of_their_experts() -> None:
+def test_products_alone_are_those_of_the_rows_in_order() -> None:
     made = layer()
-    order, rows, ends, weights = made.route()
-    assert sorted(order.tolist()) == list(range(80))
-    assert torch.equal(rows, made.tokens[order // 2])
-    assert ends.tolist() == sorted(ends.tolist())
-    assert ends[-1] == 80
-    assert torch.allclose(weights.sum(-1), torch.ones(40))
+    assert torch.equal(made.multiply(), made.module.experts(made._rows, made._counts))
+    assert made._rows.shape == (80, 32)
 
 
-def test_without_products_a_token_comes_back_as_it_was() -> None:
+def test_without_products_a_token_comes_back_as_it_was_and_with_them_again_it_does_not() -> None:
     made = layer()
     assert torch.allclose(made.dispatch(), made.tokens, atol=1e-5)
+    assert not torch.allclose(made.call(), made.tokens, atol=1e-5)
 
 
-def test_what_cannot_be_grouped_is_a_loop_unless_grouped_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Layer, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("only bf16 on this device.\nmore")
+def test_a_grouped_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grouped(x: torch.Tensor, weights: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        ends = counts.cumsum(0).to(torch.int32)
+        return torch.nn.functional.grouped_mm(x, weights.transpose(-2, -1), offs=ends)
 
-    monkeypatch.setattr(Layer, "_grouped", refuse)
+    if not hasattr(torch.nn.functional, "grouped_mm"):
+        pytest.skip("needs torch 2.10")
+    monkeypatch.setattr("paceline.models._modules.experts.grouped_linear", grouped)
+    made = layer(precision="bf16")
+    assert made.is_grouped
+    made.check()
+
+
+@pytest.mark.parametrize("token", [0, -1])
+def test_one_wrong_number_is_silent_corruption(token: int) -> None:
     made = layer()
-    assert (made.how, made.not_grouped_because) == ("loop", "only bf16 on this device")
-    with pytest.raises(Unsupported, match="only bf16 on this device; use --products auto"):
-        layer(products="grouped")
+    right = made.module.mix
 
+    def corrupted(x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = right(x, probabilities, chosen).clone()
+        result[token, 3] += 10.0
+        return result
 
-def test_one_wrong_token_is_silent_corruption() -> None:
-    made = layer(products="loop")
-    right = made._products
-
-    def corrupted(rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        results = right(rows, ends)
-        results[0, 3] += 10.0
-        return results
-
-    made._products = corrupted
-    token = int(made.route()[0][0]) // 2
-    made.tokens[[0, token]] = made.tokens[[token, 0]]  # the first token is always checked
-    _, made._rows, made._ends, _ = made.route()
+    made.module.mix = corrupted
     with pytest.raises(SilentCorruption, match="of the checked tokens"):
         made.check()
 
@@ -94,5 +88,4 @@ def test_parts_and_whole_are_measured_and_the_record_says_what_multiplied() -> N
     assert found["compute_rate"].work == 6 * 40 * 2 * 32 * 48
     share = 100 * found["product_rate"].value / result.facts["product"]
     assert found["product_share"].value == pytest.approx(share)
-    assert result.facts["engine"] in ("torch's grouped_mm", "torch.mm, one after the other")
-    assert moe.Moe.primary == "compute_rate"
+    assert result.facts["engine"] == "one product after the other"

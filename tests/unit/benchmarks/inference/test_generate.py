@@ -14,7 +14,7 @@ from paceline.benchmarks.inference.generate import Generate, GenerateParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
-from paceline.core.record import Record
+from paceline.core.record import At, Record
 from paceline.devices.cpu import CpuDevice
 from paceline.measure import memory
 from paceline.measure.memory import Peak
@@ -62,7 +62,7 @@ def text_with_a_cache(made: Conversation, tokens: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("model", ["llama3-8b", "llama2-7b", "llama3.2-1b", "qwen2.5-7b", "qwen3-8b"])
+@pytest.mark.parametrize("model", ["llama3-8b", "llama2-7b", "llama3.2-1b", "qwen2.5-7b", "qwen3-8b", "mixtral-8x7b"])
 def test_tokens_with_a_cache_are_those_of_whole_passes_without_one(model: str, split: bool) -> None:
     made = conversation(model=model, split=split, new_tokens=4)
     text, expected = made.prompt, []
@@ -92,6 +92,13 @@ def test_split_attention_is_attention(groups: int, length: int) -> None:
     key, value = torch.randn(2, 2, 2, length, 16, generator=drawn)
     mask = torch.arange(length)[None] <= 40
     assert torch.allclose(split_attend(query, key, value, mask=mask), attend(query, key, value, mask=mask), atol=1e-5)
+
+
+def test_the_next_conversation_of_a_model_attends_as_it_was_asked_to() -> None:
+    made = generator()
+    for split, expected in ((True, split_attend), (False, attend)):
+        Conversation(made, 1, 8, 4, compiled=False, split=split)
+        assert {block.attention.attend for block in made.module.blocks} == {expected}
 
 
 def test_split_attention_leaves_a_prompt_to_the_fused_kernel() -> None:
@@ -163,10 +170,11 @@ def test_each_context_is_a_point_and_the_longest_speaks_for_the_case(monkeypatch
     monkeypatch.setattr(memory, "peak_memory_bandwidth", lambda _: Peak(1e12, "a sheet"))
     made = measured(context=[16, 8], batch_size=3)
     for tokens in (8, 16):
-        at = {"context": tokens}
+        at: At = {"context": tokens}
         ttft, tpot = made.measurement("ttft", at=at), made.measurement("time_per_output_token", at=at)
         rate, read = made.measurement("output_throughput", at=at), made.measurement("prefill_throughput", at=at)
-        assert ttft and tpot and rate and read
+        cache = made.measurement("kv_memory", at=at)
+        assert ttft and tpot and rate and read and cache
         assert rate.value == pytest.approx(3 / tpot.summary.mean)
         assert read.value == pytest.approx(3 * tokens / ttft.summary.mean)
     whole, share = made.measurement("output_throughput"), made.measurement("memory_share")
@@ -190,6 +198,13 @@ def test_a_record_says_what_a_step_reads_and_computes() -> None:
     assert "no" not in made.facts["checked"].split()
 
 
+def test_which_experts_a_step_reads_is_not_guessed() -> None:
+    made = measured(model="mixtral-8x7b", context=8)
+    assert made.work is None
+    assert made.measurement("bandwidth") is None
+    assert "depends on the tokens" in made.facts["counted"]
+
+
 def test_a_graph_that_the_device_does_not_have_is_unsupported() -> None:
     with pytest.raises(Unsupported, match="graph = on replays CUDA graphs"):
         measured(graph="on")
@@ -200,9 +215,10 @@ def test_a_graph_that_the_device_does_not_have_is_unsupported() -> None:
     [
         ({"model": "llama3-8b", "context": [8192]}, "out-of-range", "context"),
         ({"model": "llama3-9b"}, "unknown-model", "model"),
+        ({"model": "gpt2-small"}, "no-cache", "model"),
     ],
 )
-def test_a_prompt_that_is_too_long_and_an_unknown_model_are_refused(given: Any, code: str, key: str) -> None:
+def test_prompts_that_are_too_long_and_models_that_make_no_text_are_refused(given: Any, code: str, key: str) -> None:
     with refused(code, key=key):
         Generate.check(GenerateParameters(**given), case_of())
 
@@ -211,3 +227,10 @@ def test_the_limit_is_that_of_logits_that_have_nothing_in_common() -> None:
     one, other = torch.randn(2, 1, 4096, generator=torch.Generator().manual_seed(5))
     assert _generator._apart(one, one) == 0.0
     assert _generator._apart(one, other) > 2 * _generator.MOST_APART_16
+
+
+@pytest.mark.long
+def test_compiled_steps_compute_what_uncompiled_ones_do() -> None:
+    made = measured(compile="on", context=8)
+    assert made.facts["compiled"] is True
+    assert float(made.facts["checked"].partition("%")[0]) < 0.1

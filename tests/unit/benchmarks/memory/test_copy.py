@@ -14,8 +14,7 @@ from paceline.core.environment import Gpu
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Result
 from paceline.devices import kind_named
-from paceline.devices.base import Described
-from paceline.devices.datasheet import pcie_bandwidth
+from paceline.devices.base import Described, pcie_bandwidth
 from paceline.measure.memory import Peak
 from support.refused import refused
 

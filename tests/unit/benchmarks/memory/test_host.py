@@ -92,10 +92,6 @@ def test_siblings_on_a_core_do_not_halve_the_caches_of_one_thread_per_core(tmp_p
     assert host.cache_of([0, 8], root=tmp_path) == 2 * 32 * 1024**2
 
 
-def test_cpu_lists_are_written_as_the_kernel_does() -> None:
-    assert host.show_cpu_list([8, 3, 2, 1, 0, 11, 10]) == "0-3,8,10-11"
-
-
 def test_sizes_are_sorted_and_one_alone_is_a_sweep_too() -> None:
     assert Swept.model_validate({"sizes": ["1MiB", 4096, "4KiB"]}).sizes == [4096, 1024**2]
     assert Swept.model_validate({"sizes": "64KiB"}).sizes == [65536]

@@ -13,7 +13,6 @@ from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Result
 from paceline.devices.cpu import CpuDevice
-from support.refused import refused
 
 CASE = Case(index=0, benchmark="kv-copy", parameters={}, title="", target="cpu")
 SMALL = {"block": 4, "kv_heads": 2, "head_size": 8}
@@ -73,8 +72,3 @@ def test_a_block_that_never_moved_is_silent_corruption(direction: str) -> None:
 def test_between_device_and_host_needs_a_device(direction: str) -> None:
     with pytest.raises(Unsupported, match="needs a GPU: use --target cuda:0"):
         measured(direction=direction)
-
-
-def test_within_memory_all_blocks_are_one_call() -> None:
-    with refused("conflicting-keys", key="route"):
-        KvCopy.check(KvCopyParameters(route="blocks"), CASE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from paceline.benchmarks.serving.requests import RequestMaker, encode, language_requests, read_prompts, read_samples
+from paceline.benchmarks.serving.requests import RequestMaker, encode, read_samples
 from paceline.load import kserve, kserve_grpc
 from paceline.load.kserve import ProtocolError
 from paceline.load.parameters import Distribution, RequestParameters
@@ -210,45 +209,3 @@ def test_a_message_that_breaks_off_is_told(cut: int) -> None:
     if cut < len(message):
         with suppress(ProtocolError):
             assert kserve_grpc.decode_response(message[:cut]) == {}  # cut between two fields, before any tensor
-
-
-# ---- language
-
-
-def bodies(**wanted: Any) -> list[dict[str, Any]]:
-    prepared = language_requests(RequestParameters(**wanted), endpoint("openai-chat"), 3).prepared
-    return [json.loads(one.body) for one in prepared]
-
-
-def test_prompts_have_the_lengths_that_were_asked_for() -> None:
-    made = bodies(distinct=50, prompt_tokens="uniform(5, 9)", output_tokens=12)
-    words = [len(one["messages"][0]["content"].split()) for one in made]
-    assert set(words) == {5, 6, 7, 8, 9}
-    assert {one["max_tokens"] for one in made} == {12}
-    assert all(one["stream"] for one in made)
-
-
-def test_prompts_share_only_the_prefix_that_was_asked_for() -> None:
-    texts = [one["messages"][0]["content"].split() for one in bodies(distinct=20, prompt_tokens=40, shared_prefix=0.5)]
-    assert len({tuple(text[:20]) for text in texts}) == 1
-    assert len({tuple(text[20:]) for text in texts}) == 20
-    apart = [one["messages"][0]["content"] for one in bodies(distinct=20, prompt_tokens=40)]
-    assert len(set(apart)) == 20
-
-
-def test_completions_take_the_prompt_itself() -> None:
-    prepared = language_requests(RequestParameters(stream=False), endpoint("openai-completions"), 3).prepared
-    body = json.loads(prepared[0].body)
-    assert isinstance(body["prompt"], str) and "messages" not in body and body["stream"] is False
-
-
-def test_the_users_prompts_are_read_line_by_line(tmp_path: Path) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('"one"\n\n{"prompt": "two", "more": 1}\n')
-    assert read_prompts(file) == ["one", "two"]
-    file.write_text('{"text": "x"}\n')
-    with refused("not-a-prompt", key="requests.dataset", where=f"dataset {file}, line 1"):
-        read_prompts(file)
-    file.write_text("\n")
-    with refused("no-prompts", key="requests.dataset"):
-        read_prompts(file)

@@ -11,6 +11,7 @@ import pytest
 
 from paceline.benchmarks.serving import serve, session
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
+from paceline.benchmarks.serving.requests import Requests
 from paceline.benchmarks.serving.search import SearchResult
 from paceline.benchmarks.serving.session import ServingSession
 from paceline.load.parameters import LoadParameters
@@ -28,7 +29,7 @@ class _Asked:
     first_rate: float = 1.0
     cold_start: list[Any] = field(default_factory=list)
 
-    def send(self, _load: LoadParameters, _phase: str) -> Trace:
+    def send(self, _load: LoadParameters, _phase: str, **_named: Any) -> Trace:
         return self.answers.pop(0)
 
 
@@ -64,6 +65,7 @@ def test_a_last_load_that_went_late_is_not_the_servers_latency_alone(
         context=SimpleNamespace(target="cpu"),
         server=SimpleNamespace(processes=list),
         send=lambda *_arguments, **_named: sent,
+        requests=Requests([], ""),
         ceiling=None,
         clients=None,
         begun=0.0,

@@ -52,7 +52,7 @@ def test_goodput_counts_answers_within_the_highest_bound() -> None:
 
 def test_tokens_have_bounds_of_their_own() -> None:
     tokens = [np.array([0.1, 0.2, 0.3]), np.array([0.6, 0.7, 0.8]), np.array([0.3, 0.8])]
-    seen = trace([0.3, 0.7, 0.6], gap=0.1, tokens=tokens)
+    seen = trace([0.3, 0.7, 0.6], gap=0.1, chunks=tokens)
     assert Slo(first_token=0.3).good(seen).tolist() == [True, False, True]
     assert Slo(first_token=1.0, between_tokens=0.2).good(seen).tolist() == [True, True, False]
     assert Slo(between_tokens=0.2).judge(seen).reason == "1 of 3 requests missed the bounds on tokens"
@@ -61,7 +61,7 @@ def test_tokens_have_bounds_of_their_own() -> None:
 def test_a_stream_that_only_began_has_no_first_token() -> None:
     """Servers send the head of an answer before they compute the first token, and some answers have none."""
     early = np.array([0.01, 0.11, 0.21])
-    seen = trace([1.0] * 3, gap=0.1, first=early, tokens=[np.array([0.1, 0.9]), np.array([0.9, 1.0]), np.empty(0)])
+    seen = trace([1.0] * 3, gap=0.1, first=early, chunks=[np.array([0.1, 0.9]), np.array([0.9, 1.0]), np.empty(0)])
     assert Slo(first_token=0.2).good(seen).tolist() == [True, False, False]
 
 
@@ -131,8 +131,8 @@ def test_near_the_bound_it_is_open_and_far_beyond_missed() -> None:
 def test_bounds_on_tokens_are_decided_by_the_requests_as_well() -> None:
     waits = np.random.default_rng(4).uniform(0.05, 0.06, 600)
     tokens = [np.array([0.1 * number + wait, 0.1 * number + 0.1]) for number, wait in enumerate(waits)]
-    seen = trace([0.1] * 600, gap=0.1, tokens=tokens)
+    seen = trace([0.1] * 600, gap=0.1, chunks=tokens)
     assert Slo(first_token=0.2).decide(seen) == SloDecision(True)
     assert Slo(first_token=0.01).decide(seen).is_met is False
-    few = trace([0.1] * 200, gap=0.1, tokens=tokens[:200])
+    few = trace([0.1] * 200, gap=0.1, chunks=tokens[:200])
     assert Slo(first_token=0.2).decide(few) == SloDecision(None, "not decidable yet: 300 more requests")

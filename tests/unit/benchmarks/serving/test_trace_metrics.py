@@ -96,12 +96,16 @@ def test_batches_are_counted_once_however_many_requests_were_in_them() -> None:
 
 def test_streams_tell_their_first_token_and_the_gaps() -> None:
     tokens = [np.array([0.5, 0.6, 0.8]), np.array([0.4])]
-    found = trace_metrics.details(trace([0.8, 0.3], gap=0.1, tokens=tokens))
-    first = next(one for one in found if one.metric.name == "time_to_first_token")
-    gaps = next(one for one in found if one.metric.name == "inter_token_latency")
-    assert first.samples == pytest.approx([0.5, 0.3])
-    assert gaps.samples == pytest.approx([0.1, 0.2])
-    assert value(found, "token_throughput") == pytest.approx(4 / 0.8)
+    counted = {"output_tokens": np.array([6, 3], np.int32), "prompt_tokens": np.array([30, 50], np.int32)}
+    counted["cached_tokens"] = np.array([10, -1], np.int32)
+    found = trace_metrics.details(trace([0.8, 0.3], gap=0.1, chunks=tokens, **counted))
+    samples = {one.metric.name: one.samples for one in found}
+    assert samples["time_to_first_token"] == pytest.approx([0.5, 0.3])
+    assert samples["inter_chunk_latency"] == pytest.approx([0.1, 0.2])
+    assert samples["inter_token_latency"] == pytest.approx([0.05, 0.1])  # two tokens in each chunk
+    assert value(found, "token_throughput") == pytest.approx(9 / 0.8)
+    assert (samples["prompt_tokens"], samples["output_tokens"]) == ([30.0, 50.0], [6.0, 3.0])
+    assert value(found, "cached_prompt_share") == pytest.approx(100 / 3)  # of the request that says it
 
 
 def test_every_latency_is_kept() -> None:

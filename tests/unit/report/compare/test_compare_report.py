@@ -11,11 +11,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from paceline.analysis.compare.limits import Limit, undecided, violations
 from paceline.analysis.compare.matching import Matched, Side
 from paceline.analysis.compare.sides import compare
 from paceline.analysis.compare.significance import Ratio
-from paceline.analysis.compare.verdicts import Broken, Comparison, ComparisonRow, Mean, Pairing
+from paceline.analysis.compare.verdicts import (
+    Broken,
+    Comparison,
+    ComparisonRow,
+    Limit,
+    Mean,
+    Pairing,
+    undecided,
+    violations,
+)
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_a_tiny_model_never_passes_for_the_full_one() -> None:
         ([model(0), model(1, precision="bf16")], ["", ""]),
         ([model(0), model(1, "inference")], ["", ""]),
         ([model(0, ranks=1), model(1, ranks=2, target="cuda:*")], ["ranks=1", "ranks=2"]),
-        ([model(0, target="cuda:0"), model(1, target="cuda:1")], ["target=cuda-0", "target=cuda-1"]),
+        ([model(0, target="cuda:0"), model(1, target="cuda:*")], ["", ""]),
         ([model(0), model(1, repeat=2)], ["repeat=1", "repeat=2"]),
         ([model(0), model(1)], ["index=0", "index=1"]),
         ([model(0, model="a/b"), model(1, model="a:b")], ["model=a-b,index=0", "model=a-b,index=1"]),
@@ -110,7 +111,16 @@ def test_a_tiny_model_never_passes_for_the_full_one() -> None:
 def test_no_two_cases_share_a_key(records: list[Record], notes: list[str]) -> None:
     assert superbench.notes(records) == notes
     found = superbench.results(records)
-    assert sum(key.endswith("_throughput") and "global" not in key for key in found) == len(records)
+    rates = [key for key in found if re.search(r"_throughput(:\d+)?$", key) and "global" not in key]
+    assert len(rates) == len(records)
+
+
+def test_the_same_work_on_several_devices_has_the_number_of_each_as_its_rank() -> None:
+    found = superbench.results([model(0, target="cuda:1"), model(1, target="cuda:7"), model(2, "inference")])
+    group = "model-benchmarks/pytorch-resnet50"
+    assert {f"{group}/fp16_train_throughput:1", f"{group}/fp16_train_throughput:7"} <= found.keys()
+    assert {f"{group}/return_code:1", f"{group}/return_code:7", f"{group}/return_code"} <= found.keys()
+    assert f"{group}/fp16_inference_throughput" in found
 
 
 @pytest.mark.parametrize(
@@ -224,3 +234,15 @@ def test_what_a_machine_cannot_do_has_the_code_of_its_kind_of_benchmark(is_model
     alias = Alias(group="g", is_model=is_model)
     one = record(case(0, "mine", ""), outcome=Outcome.UNSUPPORTED, aliases={SUPERBENCH: alias})
     assert superbench.return_code(one) == code
+
+
+def test_a_case_of_a_config_goes_back_under_its_name_there() -> None:
+    named = model(0, precision="tf32")
+    named = named.model_copy(update={"case": named.case.model_copy(update={"superbench": "model-benchmarks:gpt"})})
+    tiny = model(1, scale="tiny")
+    tiny = tiny.model_copy(update={"case": tiny.case.model_copy(update={"superbench": "gpt_models"})})
+    found = superbench.results([named, tiny, model(2)])
+    # There, float32 takes TF32 where a GPU has it.
+    assert "model-benchmarks:gpt/pytorch-resnet50/fp32_train_throughput" in found
+    assert "gpt_models:scale=tiny/pytorch-resnet50/fp16_train_throughput" in found
+    assert "model-benchmarks/pytorch-resnet50/fp16_train_throughput" in found

@@ -1,0 +1,264 @@
+"""A suite on every host at once, a run for each: what comes is kept as it comes, and what is missing can be resumed."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from paceline.api import running
+from paceline.api.cases import expand_here
+from paceline.core.case import Case
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.files import data_directory, private_directory, write_atomic
+from paceline.core.quantity import show_duration
+from paceline.core.record import Outcome, Record
+from paceline.core.run import Run, RunRecords
+from paceline.core.suite import Suite
+from paceline.remote.hosts import SSH, HostTrouble, RemoteShell
+from paceline.runner.hosts import Host
+from paceline.runner.remote_node import NodeLost, RemoteNode
+from paceline.runner.run import Listener
+
+if TYPE_CHECKING:
+    from paceline.store.store import Store
+
+PREFIX = "fleet-"
+SLOW = 2.0  # a node that takes so many times as long as the others do is named
+LOOK_SECONDS = 0.2
+
+State = Literal["waiting", "measuring", "finished", "unreachable", "lost", "refused", "interrupted"]
+
+
+class Plan(BaseModel):
+    """What is to be measured where, and the run of each host that has one; kept in a file, for `--resume`."""
+
+    id: str = Field(default_factory=lambda: f"{PREFIX}{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
+    suite: Suite
+    overrides: dict[str, Any] = {}
+    filters: list[str] = []
+    tags: list[str] = []
+    hosts: list[str]
+    remote_shell: str = SSH
+    remote_python: str = Field(default_factory=lambda: sys.executable)
+    runs: dict[str, str] = {}
+
+    @property
+    def shell(self) -> RemoteShell:
+        """How the hosts are entered."""
+        return RemoteShell(self.remote_shell, self.remote_python)
+
+    def save(self) -> None:
+        """Keep it as it is now."""
+        write_atomic(_folder() / f"{self.id}.json", self.model_dump_json(indent=1), private=True)
+
+    @classmethod
+    def load(cls, name: str) -> Plan:
+        """That of an earlier run over a fleet."""
+        path = _folder() / f"{name}.json"
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            known = sorted(file.stem for file in _folder().glob(f"{PREFIX}*.json"))
+            latest = f"; the latest is {known[-1]}" if known else ""
+            message = f"no run over a fleet has the name '{name}' here{latest}"
+            raise InputError("unknown-fleet", message, key="--resume", value=name) from None
+        except (OSError, ValidationError) as error:
+            message = f"the plan of '{name}' in {path} cannot be read: {str(error).splitlines()[0]}"
+            raise InputError("unreadable-fleet", message, key="--resume", value=name) from None
+
+
+def _folder() -> Path:
+    return private_directory(data_directory() / "fleets")
+
+
+@dataclass
+class NodeRun:
+    """How one host does."""
+
+    host: str
+    state: State = "waiting"
+    cause: str = ""  # why it did not finish
+    run_id: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+    records: dict[int, Record] = field(default_factory=dict)  # by case, without those of before it was resumed
+    result: RunRecords | None = None
+    is_late: bool = False  # and was said to be
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes from it."""
+        return self.state not in ("waiting", "measuring")
+
+    @property
+    def latest(self) -> Sequence[Record]:
+        """What it has measured, as far as it is known here."""
+        return self.result.records if self.result is not None else list(self.records.values())
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was asked of it succeeded."""
+        return self.state == "finished" and self.result is not None and self.result.all_ok
+
+
+class FleetListener:
+    """Hears of every node; does nothing with it."""
+
+    def changed(self, node: NodeRun) -> None:
+        """A node has another state."""
+
+    def case_ended(self, node: NodeRun, record: Record) -> None:
+        """A case has ended on a node."""
+
+    def late(self, node: NodeRun, usual: float) -> None:
+        """A node goes on although half of the nodes have long ended, after so many seconds."""
+
+    def trouble(self, node: NodeRun, message: str) -> None:
+        """Something went wrong that ends no case."""
+
+
+class _OfNode(Listener):
+    """Passes on what one node does; one node at a time."""
+
+    def __init__(self, node: NodeRun, listener: FleetListener, lock: threading.Lock) -> None:
+        self._node, self._listener, self._lock = node, listener, lock
+
+    def started(self, run: Run, todo: Sequence[Case]) -> None:
+        with self._lock:
+            self._node.state, self._node.run_id, self._node.cases = "measuring", run.id, len(run.cases)
+            self._listener.changed(self._node)
+
+    def case_ended(self, record: Record) -> None:
+        with self._lock:
+            self._node.records[record.case.index] = record
+            self._listener.case_ended(self._node, record)
+
+    def trouble(self, message: str) -> None:
+        with self._lock:
+            self._listener.trouble(self._node, message)
+
+
+class Fleet:
+    """One plan being carried out."""
+
+    def __init__(self, plan: Plan, store: Store, listener: FleetListener, *, retry_failed: bool = False) -> None:
+        self._plan, self._store, self._listener, self._retry_failed = plan, store, listener, retry_failed
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self.nodes = [NodeRun(host) for host in plan.hosts]
+
+    def go(self) -> list[NodeRun]:
+        """Measure on all hosts at once; KeyboardInterrupt once every host has stopped."""
+        self._plan.save()
+        threads = [threading.Thread(target=self._measure, args=(node,), daemon=True) for node in self.nodes]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            try:
+                time.sleep(LOOK_SECONDS)
+                self._name_late_ones()
+            except KeyboardInterrupt:
+                self._is_over.set()
+        if self._is_over.is_set():
+            raise KeyboardInterrupt
+        return self.nodes
+
+    def _measure(self, node: NodeRun) -> None:
+        """All of one host, in a thread of its own."""
+        state: State = "finished"
+        try:
+            self._measure_there(node)
+        except HostTrouble as error:
+            state, node.cause = "unreachable", str(error)
+        except NodeLost as error:
+            state, node.cause = "lost", str(error)
+        except KeyboardInterrupt:
+            self._is_over.set()  # an interrupt may reach any thread that waits, and is meant for all
+            state, node.cause = "interrupted", "it was interrupted"
+        except PacelineError as error:
+            state, node.cause = "refused", str(error)
+        except Exception as error:  # a mistake of ours must not be taken for a node that still measures
+            state, node.cause = "lost", f"{type(error).__name__}: {error}"
+        with self._lock:
+            node.state, node.seconds = state, time.monotonic() - node.began
+            self._listener.changed(node)
+
+    def _measure_there(self, node: NodeRun) -> None:
+        plan, run_id = self._plan, self._plan.runs.get(node.host)
+        if run_id is not None and (done := self._finished(run_id)) is not None:
+            node.run_id, node.cases, node.result = run_id, len(done.run.cases), done
+            return
+        with closing(RemoteNode(Host(node.host), plan.shell, self._is_over.is_set)) as there:
+            if run_id is not None:
+                todo = running.reopen(self._store, run_id, there, retry_failed=self._retry_failed)
+            else:
+                cases = expand_here(plan.suite, plan.overrides, there, None, plan.filters)
+                todo = running.begin(self._store, plan.suite.name, cases, there, [plan.id, *plan.tags])
+                with self._lock:
+                    plan.runs[node.host] = todo.run.id
+                    plan.save()
+            listener = _OfNode(node, self._listener, self._lock)
+            node.result = running.measure(self._store, todo, listener, there).records
+
+    def _finished(self, run_id: str) -> RunRecords | None:
+        """The run, if nothing of it is left to do."""
+        done = self._store.load(run_id)
+        is_left = self._retry_failed and any(record.outcome is not Outcome.OK for record in done.records)
+        return None if done.missing or is_left else done
+
+    def _name_late_ones(self) -> None:
+        with self._lock:
+            ended = [node.seconds for node in self.nodes if node.state == "finished"]
+            if 2 * len(ended) <= len(self.nodes):
+                return
+            usual = statistics.median(ended)
+            for node in self.nodes:
+                if not (node.is_over or node.is_late) and time.monotonic() - node.began > SLOW * usual:
+                    node.is_late = True
+                    self._listener.late(node, usual)
+
+
+def slow_nodes(nodes: Sequence[NodeRun]) -> dict[str, str]:
+    """The hosts that take much longer than others for the same cases, each with how much and what they say of it."""
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for node in nodes:
+        for record in node.latest:
+            times.setdefault((record.case.key, record.case.repeat), {})[node.host] = record.seconds
+    slow = {}
+    for node in nodes:
+        ratios = []
+        for by_host in times.values():
+            others = [seconds for host, seconds in by_host.items() if host != node.host]
+            if node.host in by_host and others:
+                ratios.append(by_host[node.host] / max(statistics.median(others), 1e-9))
+        if ratios and (ratio := statistics.median(ratios)) >= SLOW:
+            slow[node.host] = f"its cases take {ratio:.1f} times as long as on the others{_complaint(node)}"
+    return slow
+
+
+def _complaint(node: NodeRun) -> str:
+    """What most of its records warn of."""
+    warnings = [warning for record in node.latest for warning in record.warnings]
+    if not warnings:
+        return ""
+    kind, count = Counter(warning.kind for warning in warnings).most_common(1)[0]
+    message = next(warning.message for warning in warnings if warning.kind == kind)
+    return f"; {count} of its records say {kind}: {message}"
+
+
+def progress_of(node: NodeRun) -> str:
+    """How far a node is."""
+    return f"{len(node.latest)} of {node.cases} cases after {show_duration(time.monotonic() - node.began)}"

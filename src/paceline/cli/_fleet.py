@@ -1,0 +1,130 @@
+"""`paceline run --each`: what a user sees of a run over many hosts, and what it came to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from paceline.api.fleet import Fleet, FleetListener, NodeRun, Plan, progress_of, slow_nodes
+from paceline.cli._running import write_summary
+from paceline.core.interrupt import catch_interrupts
+from paceline.core.quantity import show_duration
+from paceline.core.record import Outcome, Record
+from paceline.report.text import clean, one_line
+
+INTERRUPTED = 130
+
+
+class _Lines(FleetListener):
+    """A line for whatever becomes of a node."""
+
+    def changed(self, node: NodeRun) -> None:
+        words = {"measuring": f"measures {node.cases} cases, run {node.run_id}", "finished": f"finished{_counts(node)}"}
+        self._say(node, words.get(node.state) or f"{node.state}: {_first(node.cause)}")
+
+    def late(self, node: NodeRun, usual: float) -> None:
+        self._say(node, f"is late: {progress_of(node)}; half of the nodes took {show_duration(usual)} at most")
+
+    def trouble(self, node: NodeRun, message: str) -> None:
+        self._say(node, message)
+
+    def _say(self, node: NodeRun, words: str) -> None:
+        click.echo(clean(f"{node.host}: {words}"))
+
+
+class _JsonLines(FleetListener):
+    """One JSON object for each event."""
+
+    def changed(self, node: NodeRun) -> None:
+        cause = {"cause": node.cause} if node.cause else {}
+        self._say("node", node, state=node.state, run=node.run_id, cases=node.cases, **cause)
+
+    def case_ended(self, node: NodeRun, record: Record) -> None:
+        without_samples = record.model_dump(mode="json", exclude={"measurements": {"__all__": {"samples"}}})
+        self._say("case_ended", node, record=without_samples)
+
+    def late(self, node: NodeRun, usual: float) -> None:
+        self._say("late", node, done=len(node.latest), cases=node.cases, usual_seconds=usual)
+
+    def trouble(self, node: NodeRun, message: str) -> None:
+        self._say("trouble", node, message=message)
+
+    def _say(self, event: str, node: NodeRun, **words: Any) -> None:
+        click.echo(json.dumps({"event": event, "node": node.host, **words}))
+
+
+def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = False) -> int:
+    """Measure what is missing of the plan on all of its hosts; returns the exit code."""
+    from paceline.store import open_store
+
+    catch_interrupts()
+    again = f"paceline run --resume {plan.id}"
+    if as_json:
+        click.echo(json.dumps({"event": "fleet_started", "fleet": plan.id, "suite": plan.suite.name}))
+    else:
+        click.echo(f"{one_line(plan.suite.name)} on {len(plan.hosts)} hosts, {plan.id}")
+    with open_store(store) as opened:
+        fleet = Fleet(plan, opened, _JsonLines() if as_json else _Lines(), retry_failed=retry_failed)
+        try:
+            nodes = fleet.go()
+        except KeyboardInterrupt:
+            click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
+            return INTERRUPTED
+    ok, slow = all(node.ok for node in nodes), slow_nodes(nodes)
+    summary = write_summary(plan.id, [node.result for node in nodes if node.result is not None])
+    is_left = any(node.state != "finished" for node in nodes)
+    if as_json:
+        states = {node.host: node.state for node in nodes}
+        click.echo(json.dumps({"event": "fleet_ended", "fleet": plan.id, "ok": ok, "nodes": states, "slow": slow}))
+    else:
+        _show(plan, nodes, slow)
+        click.echo(f"\nNodes:  paceline diagnose {plan.id}")
+        if summary is not None:
+            click.echo(f"Results under SuperBench's names: {summary}")
+        if is_left:
+            click.echo(f"Rest:   {again}")
+    return 0 if ok else 1
+
+
+def _show(plan: Plan, nodes: list[NodeRun], slow: dict[str, str]) -> None:
+    from paceline.report.document import Block, Document, Lines, Section, Table, Tone
+    from paceline.report.render import terminal
+
+    bad = [node for node in nodes if not node.ok]
+    lines = [
+        [node.host, node.state, node.run_id, _counts(node).lstrip(": "), show_duration(node.seconds)] for node in nodes
+    ]
+    causes = [f"{node.host} is {node.state}: {_first(node.cause)}" for node in bad if node.cause]
+    causes += [f"{node.host}: {_first_failure(node)}" for node in bad if not node.cause]
+    warnings = [f"{host} is slow: {why}" for host, why in slow.items()]
+    lead = f"{len(nodes) - len(bad)} of {len(nodes)} nodes measured everything."
+    sections = (
+        Section(items=(Table.of_lines(("Node", "State", "Run", "Cases", "Time"), lines, named=4, is_wide=True),)),
+        Section(items=(Lines(tuple(causes), Tone.BAD), Lines(tuple(warnings), Tone.WARNING))),
+    )
+    click.echo()
+    terminal.show(Document(plan.id, (Block(lead, "", sections),)))
+
+
+def _counts(node: NodeRun) -> str:
+    done = node.latest
+    ok = sum(record.outcome is Outcome.OK for record in done)
+    failed = sum(not record.is_success for record in done)
+    counts = {"ok": ok, "failed": failed, "unsupported": len(done) - ok - failed, "missing": node.cases - len(done)}
+    words = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "ok")
+    return f": {words}" if node.cases else ""
+
+
+def _first_failure(node: NodeRun) -> str:
+    failed = next((record for record in node.latest if not record.is_success), None)
+    if failed is None:
+        return "nothing that it was asked for could be measured"
+    why = failed.cause.message if failed.cause else failed.outcome.value
+    return f"{failed.case.benchmark} {failed.case.title} on {failed.case.target}: {_first(why)}"
+
+
+def _first(text: str) -> str:
+    """A cause in one line: with what a host printed, where it printed something."""
+    return one_line(" ".join(text.split()))

@@ -1,0 +1,1 @@
+"""The explanation of a step, for people and for programs."""

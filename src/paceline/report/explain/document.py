@@ -1,0 +1,122 @@
+"""A step's budget, its operations and what would make it faster, as a document and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.analysis.explain.budget import BoundOperation, BudgetPart, Traced
+from paceline.analysis.explain.candidates import Candidate
+from paceline.core.quantity import show_count
+from paceline.core.stats import Interval
+from paceline.report.document import Block, Document, Lines, Section, Table, Tone
+from paceline.report.numbers import between, percent, ratio, show_value
+from paceline.report.run.sections.traces import short_name
+from paceline.report.text import one_line
+
+NAMES = 60  # characters of an operation
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What measuring a candidate against the original came to."""
+
+    gain: float | None  # how many times as fast; None where it could not be measured
+    interval: Interval | None
+    rounds: int
+    agreement: str  # whether it still computes the same, or why it was not measured
+
+
+def document(
+    case: Traced, parts: Sequence[BudgetPart], operations: Sequence[BoundOperation], candidates: Sequence[Candidate]
+) -> Document:
+    """The budget of the step, what takes it, and what to try."""
+    label = one_line(f"{case.record.case.benchmark} {case.record.case.title}".strip())
+    largest = max(parts, key=lambda part: part.seconds)
+    answer = f"{label}: of {show_value(case.step, 's')} a step, {percent(largest.seconds / case.step)} {largest.name}."
+    budget = [(part.name, show_value(part.seconds, "s"), percent(part.seconds / case.step), part.why) for part in parts]
+    budget.append(("sum", show_value(sum(part.seconds for part in parts), "s"), percent(1.0), "as measured"))
+    rows = [
+        (
+            short_name(one.name, NAMES),
+            one.does,
+            one.bound or "not known",
+            show_count(one.calls),
+            show_value(one.seconds, "s"),
+            ratio(one.seconds / one.best) if one.best else "",
+            one.where,
+        )
+        for one in operations
+    ]
+    headers = ("Operation", "Does", "Bound by", "Calls", "Time a step", "Of its best", "Where")
+    lines = [line for number, one in enumerate(candidates, 1) for line in _lines(number, one)]
+    none = "nothing in the trace stands out, and no setting is predicted to gain 1 %"
+    return Document(
+        "Where the time goes",
+        (
+            Block(
+                answer,
+                "",
+                (
+                    Section("Budget of a step", (Table.of_lines(("Part", "Time", "Share", "Why"), budget, 1),)),
+                    Section("What takes longest", (Table.of_lines(headers, rows, 3),)),
+                    Section("What would make it faster", (Lines(tuple(lines) or (none,), Tone.TEXT),)),
+                ),
+            ),
+        ),
+    )
+
+
+def _lines(number: int, one: Candidate) -> list[str]:
+    how = f" (--{one.setting.replace('_', '-').replace('=', ' ')})" if one.setting else " (in the code)"
+    lines = [one_line(f"{number}. {one.what}{how}: predicted {_gain(one.gain)}; {one.reason}")]
+    return [*lines, one_line(f"   at {one.where}")] if one.where else lines
+
+
+def _gain(gain: float | None) -> str:
+    return "gain not known" if gain is None else f"{ratio(gain)} times as fast"
+
+
+def tried(trials: Sequence[tuple[Candidate, Trial]]) -> Document:
+    """Predicted against measured."""
+    rows = [
+        (
+            one.setting,
+            ratio(one.gain),
+            ratio(trial.gain) if trial.gain is not None else "not measured",
+            between(trial.interval) if trial.interval else "",
+            str(trial.rounds),
+            one_line(trial.agreement),
+        )
+        for one, trial in trials
+    ]
+    headers = ("Setting", "Predicted", "Measured", "Interval", "Rounds", "Computes the same")
+    best = max((trial.gain or 0.0 for _, trial in trials), default=0.0)
+    won = next((one.setting for one, trial in trials if trial.gain == best), "")
+    answer = f"Of {len(trials)} settings, {won} gains most: {ratio(best)} times as fast." if best > 1 else ""
+    answer = answer or "No setting that was tried is faster."
+    return Document("Proof by switching", (Block(answer, "", (Section("", (Table.of_lines(headers, rows, 1),)),)),))
+
+
+def data(
+    case: Traced, parts: Sequence[BudgetPart], operations: Sequence[BoundOperation], candidates: Sequence[Candidate]
+) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "event": "explanation",
+        "run": case.record.run_id,
+        "case": f"{case.record.case.benchmark} {case.record.case.title}".strip(),
+        "step_seconds": case.step,
+        "budget": [asdict(part) for part in parts],
+        "operations": [asdict(one) for one in operations],
+        "candidates": [asdict(one) | {"gain": one.gain} for one in candidates],
+    }
+
+
+def trial_data(one: Candidate, trial: Trial) -> dict[str, Any]:
+    """One measured candidate for programs."""
+    interval = trial.interval
+    ends = {"low": interval.low if interval else None, "high": interval.high if interval else None}
+    measured = {"measured": trial.gain, "rounds": trial.rounds, "agreement": trial.agreement}
+    return {"event": "trial", "setting": one.setting, "predicted": one.gain} | measured | ends

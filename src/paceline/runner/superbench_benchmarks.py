@@ -1,0 +1,326 @@
+"""Which benchmarks measure what SuperBench's do, with their parameters; and what has no counterpart, with why."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core.quantity import parse_size
+
+MODELS_BENCHMARK = "model-benchmarks"
+_STEADY = "a measurement warms up until it is steady, and ends when it is precise enough"
+_CHECKED = "results are always checked"
+_PROGRAM = "no program of SuperBench's is started"
+_NO_FORMAT = "no product is measured in this number format"
+_NO_NUMA = "nothing is measured by pairs of NUMA nodes"
+_ON_DEVICE = "the data is made on the device"
+_OWN_SHAPE = "the model has its own shape: 'paceline show MODEL' names it, and generated/... takes others"
+
+
+@dataclass(frozen=True)
+class Unmapped:
+    """Something that is not measured, or not in that way."""
+
+    what: str  # which follows the name of the benchmark: `, parameters, num_warmup`; empty for the benchmark itself
+    why: str
+
+
+Made = Iterator[dict[str, Any] | Unmapped]
+
+
+class _Taking:
+    """Parameters that are taken one by one; what is left over has no counterpart."""
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.left = dict(parameters)
+
+    def one(self, key: str, default: Any = None) -> Any:
+        """A parameter; the default where it is not given."""
+        value = self.left.pop(key, None)
+        return default if value is None else value
+
+    def several(self, key: str, default: list[Any]) -> list[Any]:
+        """A list, or the words of a text."""
+        value = self.one(key, default)
+        return list(value) if isinstance(value, list) else str(value).split()
+
+    def steps(self) -> dict[str, Any]:
+        """Exactly so many steps, or as many as fit into a time."""
+        steps, duration = self.one("num_steps"), self.one("duration", 0)
+        return {**({"steps": steps} if steps else {}), **({"budget": duration} if duration else {})}
+
+
+def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: str = "all-nodes") -> Made:
+    """The entries of a suite that measure what this benchmark does, and what of it they do not."""
+    if name in _MISSING or name not in _MAPPED:
+        yield Unmapped("", _MISSING.get(name, "no benchmark of this name is known"))
+        return
+    if pattern == "pair-wise":
+        yield Unmapped(", pattern, pair-wise", "every pair is measured by 'pairs', whose results have other names")
+        yield {"benchmark": "pairs", "target": "auto:*"}
+        return
+    if pattern != "all-nodes":
+        yield Unmapped(f", pattern, {pattern}", "hosts are measured all together, or in pairs (pair-wise)")
+    take = _Taking(parameters)
+    yield from _MAPPED[name](take)
+    for key, value in take.left.items():
+        if value not in _NO_NEWS.get(key, ()):
+            yield Unmapped(f", parameters, {key}", _NEEDLESS.get(key, "it has no counterpart"))
+
+
+# Parameters of any benchmark that our way of measuring makes needless.
+_NEEDLESS = {
+    **dict.fromkeys(("num_warmup", "num_warm_up", "warmup_iters", "num_loops", "iters", "num_in_step"), _STEADY),
+    **dict.fromkeys(("num_steps", "interval", "n_warmup", "n_iters"), _STEADY),
+    **dict.fromkeys(("check_data", "check", "correctness", "eps"), _CHECKED),
+    **dict.fromkeys(("bin_dir", "tolerant_fail", "log_raw_data", "log_flushing", "log_n_steps", "cpu_arch"), _PROGRAM),
+    **dict.fromkeys(("sample_count", "pin_memory", "num_workers"), _ON_DEVICE),
+    **dict.fromkeys(("seq_len", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE),
+    "duration": "steps are counted, not timed",
+    "graph_iters": "collectives are launched one by one, not as a graph",
+    "config_json_str": "give the functions as 'functions' of blas-functions or dnn-functions",
+    "distributed_impl": "ranks are joined by DDP",
+    "distributed_backend": "ranks are joined by the library of their devices",
+    "optimizer_eps": "optimizers have their usual settings",
+}
+# Values that ask for nothing.
+_NO_NEWS: dict[str, tuple[Any, ...]] = {"duration": (0,), "tolerant_fail": (True, False), "correctness": (False,)}
+
+
+def _same(benchmark: str, **more: Any) -> Callable[[_Taking], Made]:
+    """One entry without parameters."""
+    return lambda take: iter([{"benchmark": benchmark, **more}])
+
+
+_GEMM_FORMATS: dict[str, dict[str, Any]] = {
+    "fp64": {"precision": "fp64", "tensor_cores": "off"},
+    "fp32": {"precision": "fp32"},
+    "fp16": {"precision": "fp16", "tensor_cores": "off"},
+    "fp64_tc": {"precision": "fp64"},
+    "tf32_tc": {"precision": "tf32"},
+    "bf16_tc": {"precision": "bf16"},
+    "fp16_tc": {"precision": "fp16"},
+    "int8_tc": {"precision": "int8"},
+}
+
+
+def _gemm_flops(take: _Taking) -> Made:
+    given = {key: take.one(key) for key in ("m", "n", "k")}
+    shape = {key: value or 16384 for key, value in given.items()} if any(given.values()) else {}
+    for one in take.several("precision", list(_GEMM_FORMATS)):
+        if one in _GEMM_FORMATS:
+            yield {"benchmark": "gemm", **_GEMM_FORMATS[one], **shape}
+        else:
+            yield Unmapped(f", precision, {one}", _NO_FORMAT)
+
+
+def _blaslt_gemm(take: _Taking) -> Made:
+    formats = {"fp8e4m3": "fp8", "fp8": "fp8", **{name: name for name in ("fp64", "fp32", "fp16", "bf16", "int8")}}
+    batch, types = max(1, int(take.one("batch", 1))), take.several("in_types", ["fp8e4m3"])
+    yield from (Unmapped(f", in_types, {one}", _NO_FORMAT) for one in types if one not in formats)
+    for shape in take.several("shapes", [f"{edge},{edge},{edge}" for edge in (2048, 4096, 8192)]):
+        sizes = str(shape).split(",")
+        if len(sizes) != 3 or not all(map(str.isdecimal, sizes)):
+            yield Unmapped(f", shapes, {shape}", "write out a range, each shape as m,n,k")
+            continue
+        m, n, k = map(int, sizes)
+        for one in (one for one in types if one in formats):
+            yield {"benchmark": "gemm", "precision": formats[one], "m": m, "n": n, "k": k, "batch": batch}
+
+
+def _matmul(take: _Taking) -> Made:
+    shape = {key: value for key in ("m", "n", "k") if (value := take.one(key)) is not None}
+    yield {"benchmark": "matmul", **shape, **take.steps()}
+
+
+def _sharding_matmul(take: _Taking) -> Made:
+    shape = {key: value for key in ("m", "n", "k") if (value := take.one(key)) is not None}
+    modes = {"allreduce": "all-reduce", "allgather": "all-gather"}
+    for mode in take.several("mode", list(modes)):
+        if mode in modes:
+            yield {"benchmark": "sharding-matmul", "mode": modes[mode], **shape, "target": "auto:*"}
+        else:
+            yield Unmapped(f", mode, {mode}", "'matmul' measures the undivided product")
+
+
+def _mem_bw(take: _Taking) -> Made:
+    ways = {"htod": "h2d", "dtoh": "d2h", "dtod": "d2d"}
+    for one in take.several("memory", list(ways)):
+        yield {"benchmark": "copy", "direction": ways[one]} if one in ways else Unmapped(f", memory, {one}", "unknown")
+
+
+def _gpu_copy_bw(take: _Taking) -> Made:
+    kinds = take.several("mem_type", ["htod", "dtoh", "dtod"])
+    for one in kinds:
+        if one == "dtod":
+            yield {"benchmark": "p2p", "target": "auto"}
+        elif one in ("htod", "dtoh"):
+            yield Unmapped(f", mem_type, {one}", "its keys name NUMA nodes; 'mem-bw' measures these copies")
+        else:
+            yield Unmapped(f", mem_type, {one}", "copies go between two ends at a time")
+    if "sm" in take.several("copy_type", ["sm", "dma"]):
+        yield Unmapped(", copy_type, sm", "copies are made by the copy engines (dma) alone")
+    if (size := take.one("size")) is not None:
+        yield Unmapped(f", size, {size}", "'p2p' has its own sizes")
+
+
+_OPERATIONS = {
+    "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "reducescatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+}
+_ELEMENTS = {"float": "fp32", "half": "fp16", "bfloat16": "bf16"}
+
+
+def _collective(take: _Taking) -> Made:
+    take.one("ngpus")  # all that there are take part, however many processes SuperBench would start for them
+    least, most = (parse_size(_binary(take.one(key, value))) for key, value in (("minbytes", "8"), ("maxbytes", "8G")))
+    factor = max(2, int(take.one("stepfactor", 2)))
+    sizes = list(itertools.takewhile(lambda size: size <= most, (least * factor**power for power in range(64))))
+    kind, in_place = str(take.one("data_type", "float")), take.one("in_place")
+    if kind not in _ELEMENTS:
+        yield Unmapped(f", data_type, {kind}", _NO_FORMAT)
+    more = {"in_place": in_place} if in_place is not None else {}
+    for one in take.several("operation", ["allreduce"]):
+        if one in _OPERATIONS and kind in _ELEMENTS:
+            fixed = {"operation": _OPERATIONS[one], "precision": _ELEMENTS[kind], "sizes": sizes, "target": "auto:*"}
+            yield {"benchmark": "collective", **fixed, **more}
+        elif one not in _OPERATIONS:
+            yield Unmapped(f", operation, {one}", "no such collective is measured")
+
+
+def _binary(size: object) -> str:
+    """8G of nccl-tests, which are GiB."""
+    text = str(size)
+    return f"{text}iB" if text[-1:] in "KMG" else text
+
+
+def _rdma(take: _Taking) -> Made:
+    operations = {"write": "write", "read": "read", "send": "send"}
+    size, adapters = take.one("msg_size"), take.several("adapters", [])
+    commands = take.several("commands", ["ib_write_bw"])
+    for command, adapter in itertools.product(commands, adapters or [None]):
+        operation = str(command).removeprefix("ib_").removesuffix("_bw")
+        if operation not in operations:
+            yield Unmapped(f", commands, {command}", "bandwidths of write, read and send are measured")
+            continue
+        device = {"device": f"mlx5_{adapter}"} if adapter is not None else {}
+        sizes = {"sizes": [size]} if size else {}
+        fixed = {"operation": operation, "measure": "bandwidth", "target": "cpu"}
+        yield {"benchmark": "rdma", **fixed, **device, **sizes}
+
+
+def _stream_on_cpu(take: _Taking) -> Made:
+    cores = take.several("cores", [])
+    yield {"benchmark": "stream", "target": "cpu", **({"threads": len(cores)} if cores else {})}
+
+
+def _memory_latency(take: _Taking) -> Made:
+    for test in take.several("tests", ["bandwidth_matrix", "latency_matrix", "max_bandwidth"]):
+        if test != "latency_matrix":
+            yield Unmapped(f", tests, {test}", f"{_NO_NUMA}; 'cpu-stream' measures the bandwidth")
+    yield {"benchmark": "memory-latency", "target": "cpu"}
+
+
+def _disk(take: _Taking) -> Made:
+    patterns = {
+        f"{order}_{kind}": (order, kind) for order in ("seq", "rand") for kind in ("read", "write", "readwrite")
+    }
+    devices = take.several("block_devices", [])
+    for device in (device for device in devices if not Path(device).exists()):
+        yield Unmapped(f", block_devices, {device}", "this machine has no such device")
+    devices = [device for device in devices if Path(device).exists()]
+    if not devices:
+        yield Unmapped(", block_devices", "no device is left, so there is nothing to measure")
+    seconds = {name: float(take.one(f"{name}_runtime", 0)) for name in patterns}
+    for key in ("seq_precond_time", "rand_precond_time"):
+        if take.one(key, 0):
+            yield Unmapped(f", parameters, {key}", "devices are not written to before they are measured")
+    chosen = {name: time for name, time in seconds.items() if time} or dict.fromkeys(("seq_read", "rand_read"), 60.0)
+    for name, time in chosen.items():
+        order, kind = patterns[name]
+        if kind != "read":
+            yield Unmapped(f", {name}", "it overwrites the device: 'disk' does so with destroy_data alone")
+            continue
+        for device in devices:
+            pattern = "read" if order == "seq" else "random-read"
+            yield {"benchmark": "disk", "target": "cpu", "pattern": pattern, "raw_device": device, "budget": time}
+
+
+_MODEL_FORMATS = {"float16": "fp16", "bfloat16": "bf16", "fp8_hybrid": "fp8_hybrid", "fp8_e4m3": "fp8_e4m3"}
+
+
+def _models(take: _Taking) -> Made:
+    from paceline.models import MODELS
+
+    batch, steps = take.one("batch_size"), take.steps()
+    is_exact, deterministic = take.one("force_fp32", False), take.one("enable_determinism", False)
+    more = {**({"batch_size": batch} if batch else {}), **steps, **({"deterministic": True} if deterministic else {})}
+    formats, actions = take.several("precision", ["float32", "float16"]), take.several("model_action", ["train"])
+    for model in take.several("models", []):
+        if model not in MODELS.registry().entries:
+            yield Unmapped(f", models, {model}", "it is not a model of the zoo ('paceline list models')")
+            continue
+        for action, one in itertools.product(actions, formats):
+            entry = {"benchmark": action, "model": model, **more}
+            if action not in ("train", "inference"):
+                yield Unmapped(f", model_action, {action}", "models train or infer")
+            elif one == "float32" and not is_exact:  # there, products take TF32 where a GPU has it
+                yield {**entry, "precision": "tf32", "only_on": "gpu"}
+                yield {**entry, "precision": "fp32", "only_on": "cpu"}
+            elif one == "float32":
+                yield {**entry, "precision": "fp32"}
+            elif one in _MODEL_FORMATS:
+                yield {**entry, "precision": _MODEL_FORMATS[one]}
+            else:
+                yield Unmapped(f", precision, {one}", "models are not computed in this format")
+
+
+_MAPPED: dict[str, Callable[[_Taking], Made]] = {
+    "kernel-launch": _same("kernel-launch"),
+    "gemm-flops": _gemm_flops,
+    "cublaslt-gemm": _blaslt_gemm,
+    "hipblaslt-gemm": _blaslt_gemm,
+    "matmul": _matmul,
+    "sharding-matmul": _sharding_matmul,
+    "computation-communication-overlap": _same("compute-during-collective", target="auto:*"),
+    "cublas-function": _same("blas-functions"),
+    "cudnn-function": _same("dnn-functions"),
+    "mem-bw": _mem_bw,
+    "gpu-copy-bw": _gpu_copy_bw,
+    "gpu-stream": _same("stream"),
+    "cpu-stream": _stream_on_cpu,
+    "cpu-memory-bw-latency": _memory_latency,
+    "nccl-bw": _collective,
+    "rccl-bw": _collective,
+    "nccl-lat": _collective,
+    "ib-loopback": _rdma,
+    "disk-benchmark": _disk,
+    MODELS_BENCHMARK: _models,
+}
+_TENSORRT = "TensorRT and ONNX Runtime are not measured under these names; 'inference' takes --engine onnxruntime"
+_MISSING = {
+    "ort-inference": _TENSORRT,
+    "tensorrt-inference": _TENSORRT,
+    "gpu-burn": "nothing burns devices in; 'gemm' with a long span keeps one under load and checks its results",
+    "gpu-sm-copy-bw": "copies are made by the copy engines; 'mem-bw' measures these",
+    "nvbandwidth": "'copy' and 'p2p' measure these copies, under other names",
+    "cpu-hpl": "no HPL is started; 'gemm' on the CPU measures its products",
+    "dist-inference": "no inference is divided over ranks",
+    "dist-inference-simulation": "no inference is divided over ranks",
+    "ib-traffic": "it goes between hosts: paceline run pairs --hosts A,B,C,D",
+    "tcp-connectivity": "it goes to the hosts of a list: paceline run tcp --endpoints A:22,B:22",
+    "gpcnet-network-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
+    "gpcnet-network-load-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
+    "megatron-gpt": "name the checkout and the layout: paceline run megatron-gpt",
+    **dict.fromkeys(("megatron-deepseek-v2", "megatron-deepseek-v2-lite"), "this model is not in the zoo"),
+    **dict.fromkeys(("onnxruntime-ort-models", "fambench"), "no container is started"),
+    **{f"directx-gpu-{name}": "DirectX is not measured" for name in ("copy-bw", "mem-bw", "core-flops")},
+    "directx-gpu-encoding-latency": "DirectX is not measured",
+}

@@ -1,0 +1,143 @@
+"""One command measures on every host at once: real ssh into network namespaces, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from paceline.core.record import Outcome
+from paceline.core.run import RunRecords
+from paceline.store import open_store
+from support.cli import MARK, Sandbox, events
+from support.namespaces import ip, ssh_hosts
+from support.watching import Watched
+
+NO_HOSTS = ["--remote-shell", "env HOST={host}"]
+NAPS = [{"benchmark": "nap", "steps": steps, "duration": "100ms"} for steps in (2, 3, 4)]
+SLOW = {"PACELINE_TEST_NAP_FACTOR": "150"}  # longer than any start of a process takes, on whichever machine this runs
+
+
+def plan_of(sandbox: Sandbox) -> dict[str, object]:
+    """What is kept of the only run over a fleet."""
+    (path,) = (sandbox.folder / "data" / "paceline" / "fleets").iterdir()
+    plan: dict[str, object] = json.loads(path.read_text())
+    return plan
+
+
+def runs_of(sandbox: Sandbox) -> dict[str, RunRecords]:
+    """The run of each host that has one."""
+    runs = plan_of(sandbox)["runs"]
+    assert isinstance(runs, dict)
+    with open_store(sandbox.store) as store:
+        return {host: store.load(run_id) for host, run_id in runs.items()}
+
+
+@pytest.mark.long
+def test_a_slow_an_unreachable_and_a_dying_host_are_named_and_resuming_finishes(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    mark = {MARK: sandbox.mark}
+    with ssh_hosts(tmp_path / "ssh", [{**mark}, mark | SLOW, {**mark}, mark | SLOW]) as (hosts, shell):
+        good, slow, unreachable, dying = hosts
+        ip("link", "set", unreachable.outer, "down")
+        names = sandbox.write("hosts.txt", "".join(f"{host.address}\n" for host in hosts))
+        words = ["--each", "--hosts", names, "--remote-shell", shell, "--tag", "check"]
+        watched = Watched.start(sandbox, "run", sandbox.suite(*NAPS), *words, "--json")
+        assert watched.wait_for("node", node=dying.address, state="measuring"), watched.errors
+        assert watched.wait_for("case_ended", node=good.address)
+        dying.kill()
+        assert watched.finish_within(400) == 1, watched.errors
+        (end,) = [event for event in watched.said if event["event"] == "fleet_ended"]
+        assert end["nodes"] == {
+            good.address: "finished",
+            slow.address: "finished",
+            unreachable.address: "unreachable",
+            dying.address: "lost",
+        }
+        causes = {event["node"]: event["cause"] for event in watched.said if event.get("cause")}
+        assert f"{unreachable.address} cannot be used" in causes[unreachable.address]
+        assert "it was lost: its process ended with code 255" in causes[dying.address]
+        assert set(end["slow"]) == {slow.address}
+        assert "times as long as on the others" in end["slow"][slow.address]
+        runs = runs_of(sandbox)
+        assert set(runs) == {good.address, slow.address, dying.address}
+        assert all({"check", end["fleet"]} <= set(run.run.tags) for run in runs.values())
+        assert runs[good.address].all_ok
+        assert runs[dying.address].missing
+        assert runs[dying.address].run.status == "interrupted"
+
+        dying.variables.pop("PACELINE_TEST_NAP_FACTOR")
+        dying.serve()
+        ip("link", "set", unreachable.outer, "up")
+        again = sandbox.run("run", "--resume", end["fleet"], timeout=400)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "4 of 4 nodes measured everything." in again.stdout
+        finished = runs_of(sandbox)
+        assert set(finished) == {host.address for host in hosts}
+        assert all(run.all_ok and len(run.records) == len(NAPS) for run in finished.values())
+        assert all(finished[host].run.id == run.run.id for host, run in runs.items())
+        assert [record.attempt for record in finished[good.address].records] == [1] * len(NAPS)
+    assert sandbox.left_behind() == []
+
+
+@pytest.mark.long
+def test_every_host_has_a_run_of_its_own_with_cases_of_several_ranks(sandbox: Sandbox) -> None:
+    suite = sandbox.suite(
+        NAPS[0],
+        {"benchmark": "collective", "target": "cpu", "ranks": 2, "sizes": "1KiB", "budget": "10ms", "warm_up": "1ms"},
+    )
+    done = sandbox.run("run", suite, "--each", "--hosts", "one,two", *NO_HOSTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 nodes measured everything." in done.stdout
+    for run in runs_of(sandbox).values():
+        assert [(record.outcome, record.case.ranks) for record in run.records] == [(Outcome.OK, 1), (Outcome.OK, 2)]
+        assert run.run.environment.is_known
+    assert sandbox.left_behind() == []
+
+
+def test_a_case_that_fails_on_a_host_is_named(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", sandbox.suite(NAPS[0], {"benchmark": "raises"}), "--each", "--hosts", "one", *NO_HOSTS)
+    assert done.returncode == 1
+    assert "0 of 1 nodes measured everything." in done.stdout
+    assert "one: raises" in done.stdout
+
+
+def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
+    suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
+    watched = Watched.start(sandbox, "run", suite, "--each", "--json", "--hosts", "one,two", *NO_HOSTS)
+    for host in ("one", "two"):
+        assert watched.wait_for("node", node=host, state="measuring")
+    watched.process.send_signal(signal.SIGINT)
+    assert watched.finish() == 130
+    assert f"go on with: paceline run --resume {plan_of(sandbox)['id']}" in watched.errors
+    assert sandbox.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nap", "--each"], "--each goes with --hosts"),
+        (["nap", "--each", "--hosts", "a", "--affinity", "0"], "--affinity does not go with --each"),
+        (["nap", "--each", "--hosts", "a", "--dry-run"], "--dry-run does not go with --each"),
+        (["nap", "--each", "--hosts", "a", "--remote-shell", "ssh there"], "for the name of the host"),
+        (["nap", "--each", "--hosts", "a", "--steps", "none"], "steps"),
+        (["--resume", "fleet-never"], "no run over a fleet has the name 'fleet-never' here"),
+    ],
+)
+def test_what_does_not_fit_is_refused(sandbox: Sandbox, words: list[str], message: str) -> None:
+    done = sandbox.ask("run", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not sandbox.store.exists()
+
+
+def test_events_name_their_node(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", sandbox.suite(NAPS[0]), "--each", "--json", "--hosts", "one,two", *NO_HOSTS)
+    assert done.returncode == 0, done.stderr
+    said = events(done.stdout)
+    assert [event["event"] for event in (said[0], said[-1])] == ["fleet_started", "fleet_ended"]
+    assert {event["node"] for event in said[1:-1]} == {"one", "two"}
+    assert sum(event["event"] == "case_ended" for event in said) == 2

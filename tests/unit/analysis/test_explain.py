@@ -1,0 +1,172 @@
+"""A step as a budget that adds up, what its operations are bound by, and gains predicted by formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.analysis.explain.budget import Traced, budget, operations, traced_case
+from paceline.analysis.explain.candidates import Candidate, candidates
+from paceline.analysis.roofline import KnownCeilings
+from paceline.core.errors import InputError
+from paceline.core.profile import Ceiling
+from paceline.core.subject import DEVICE_MEMORY, StepTrace, Work
+from paceline.core.trace_breakdown import TimeSpent
+from paceline.core.trace_signs import Operation, Sign, StepDetails
+from support.explained import traced
+from support.records import case, record, run_of
+
+SHARES = {"compute": 0.5, "memory": 0.2, "communication": 0.05, "other": 0.05, "idle": 0.2}
+
+
+def spent(step: float = 0.1, **shares: float) -> TimeSpent:
+    return TimeSpent(
+        on_device=True,
+        steps=3,
+        step_seconds=step,
+        shares=SHARES | shares,
+        hidden_communication=0.0,
+        groups={"matrix products": 0.5, "elementwise work": 0.2, "the optimizer": 0.1},
+        kernels=[],
+        kernel_names=0,
+    )
+
+
+def ceilings(*, measured: bool = True) -> KnownCeilings:
+    at = {"device": "cuda:0", "device_name": "GPU"}
+    found = (
+        Ceiling(**at, kind="compute", name="bf16", value=100e12, unit="FLOP/s"),
+        Ceiling(**at, kind="compute", name="fp32", value=25e12, unit="FLOP/s"),
+        Ceiling(**at, kind="compute", name="fp8", value=200e12, unit="FLOP/s"),
+        Ceiling(**at, kind="memory", name=DEVICE_MEMORY, value=1e12, unit="B/s"),
+    )
+    return KnownCeilings(measured=found, source="profile") if measured else KnownCeilings(datasheet=found)
+
+
+# 3 TFLOP in 0.03 s at the ceiling, 10 GB in 0.01 s.
+WORK = Work(flops=3e12, bytes=10e9, rate=3e13, unit="FLOP/s", number_format="bf16", formula="by hand")
+
+
+def on_gpu(details: StepDetails | None = None, **more: Any) -> Traced:
+    given = {"precision": "bf16", "target": "cuda:0", "work": WORK, "ceilings": ceilings(), "step": 0.1} | more
+    return traced(given.pop("spent", spent()), details or StepDetails(), **given)
+
+
+def seconds(one: Traced, clock: float | None = None) -> dict[str, float]:
+    return {part.name: part.seconds for part in budget(one, clock)}
+
+
+def test_the_parts_of_a_step_add_up_to_it() -> None:
+    parts = seconds(on_gpu(step=0.104))
+    assert parts == pytest.approx(
+        {
+            "products at the ceiling": 0.03,
+            "products beyond the ceiling": 0.02,
+            "memory at the ceiling": 0.01,
+            "memory beyond the ceiling": 0.01,
+            "exposed communication": 0.005,
+            "other work": 0.005,
+            "launch and host gaps": 0.02,
+            "unexplained": 0.004,
+        }
+    )
+    assert sum(parts.values()) == pytest.approx(0.104)
+
+
+def test_a_traced_step_that_is_longer_leaves_less_than_nothing_unexplained() -> None:
+    *_, rest = budget(on_gpu(step=0.095))
+    assert rest.seconds == pytest.approx(-0.005)
+    assert "longer than the measured" in rest.why
+
+
+def test_a_lower_clock_is_a_part_of_its_own_under_a_datasheet_alone() -> None:
+    parts = seconds(on_gpu(ceilings=ceilings(measured=False)), clock=0.8)
+    assert parts["power: the clock below its maximum"] == pytest.approx(0.01)
+    assert parts["products beyond the ceiling"] == pytest.approx(0.01)
+    assert "power: the clock below its maximum" not in seconds(on_gpu(), clock=0.8)
+
+
+def test_without_ceilings_parts_are_whole_and_say_how_to_know_more() -> None:
+    parts = {part.name: part for part in budget(on_gpu(ceilings=KnownCeilings()))}
+    assert parts["products"].seconds == pytest.approx(0.05)
+    assert "paceline machine --measure" in parts["products"].why
+    assert "paceline machine --measure" in parts["memory"].why
+
+
+def product(rows: int, columns: int, inner: int, seconds: float, **more: Any) -> Operation:
+    given = {"name": "aten::mm", "group": "matrix products", "format": "bf16", "where": "model.py:7 (forward)"} | more
+    moved = 2.0 * (rows * inner + inner * columns + rows * columns)
+    flops = 2.0 * rows * columns * inner
+    return Operation(**given, sizes=((1, rows, columns, inner),), calls=1, seconds=seconds, flops=flops, bytes=moved)
+
+
+def test_operations_have_their_bound_and_their_distance() -> None:
+    large, flat = product(4096, 4096, 4096, 0.0275), product(8, 4096, 4096, 0.0001)
+    first, second = operations(on_gpu(StepDetails(operations=(large, flat)), spent=spent(0.03)))
+    assert (first.bound, first.where) == ("compute", "model.py:7 (forward)")
+    assert first.best == pytest.approx(2 * 4096**3 / 100e12)
+    assert second.bound == "memory"
+    assert second.best == pytest.approx((flat.bytes or 0.0) / 1e12)
+
+
+def test_a_trace_that_shows_few_operators_shows_kernels() -> None:
+    assert operations(on_gpu(StepDetails(operations=(product(8, 8, 8, 0.0001),)))) == []  # this trace kept no kernel
+
+
+def by_name(one: Traced) -> dict[str, Candidate]:
+    return {found.what: found for found in candidates(one)}
+
+
+def test_an_odd_size_would_run_at_the_rate_of_the_even_ones() -> None:
+    even = product(1024, 4096, 4096, 0.001)
+    odd = product(1024, 50257, 4096, 0.02)
+    (found,) = candidates(on_gpu(StepDetails(operations=(odd, even))))
+    rate = (even.flops or 0.0) / even.seconds
+    assert found.what == "pad the size 50,257 to 50,304"
+    assert found.saved == pytest.approx(0.02 - (odd.flops or 0.0) * 50304 / 50257 / rate)
+    assert found.where == "model.py:7 (forward)"
+
+
+def test_8_bit_products_want_multiples_of_16() -> None:
+    eight = product(1024, 4104, 4096, 0.02, format="fp8")
+    assert "pad the size 4,104 to 4,160" in by_name(on_gpu(StepDetails(operations=(eight,)), precision="fp8_hybrid"))
+    assert not candidates(on_gpu(StepDetails(operations=(product(1024, 4104, 4096, 0.02),))))
+
+
+def test_what_a_setting_gains() -> None:
+    details = StepDetails(fusible_seconds=0.005, fusible_calls=0.5)
+    settings = ("compile=on", "graph=on", "precision=fp8_hybrid", "batch_size=128")
+    found = {one.setting: one for one in candidates(on_gpu(details, alternatives=settings, batch=32))}
+    assert found["compile=on"].saved == pytest.approx(0.005 + 0.5 * 0.02)
+    assert found["graph=on"].saved == pytest.approx(0.02)
+    assert found["precision=fp8_hybrid"].saved == pytest.approx(0.05 * (1 - 100 / 200))
+    assert found["batch_size=128"].saved == pytest.approx((0.02 + 0.01) * 3 / 4)
+    assert [one.setting for one in candidates(on_gpu(details, alternatives=settings, batch=32))] == [
+        "precision=fp8_hybrid",
+        "batch_size=128",
+        "graph=on",
+        "compile=on",
+    ]
+
+
+def test_idle_time_that_tracing_adds_is_not_gained() -> None:
+    (found,) = candidates(on_gpu(step=0.085, alternatives=("graph=on",)))
+    assert found.saved == pytest.approx(0.085 - 0.08)
+
+
+def test_a_setting_that_gains_next_to_nothing_is_left_out() -> None:
+    assert not candidates(on_gpu(spent=spent(idle=0.0), alternatives=("graph=on", "compile=on")))
+
+
+def test_signs_stand_before_settings() -> None:
+    sign = Sign(kind="cast", calls=4, seconds=0.004, detail="fp32 to bf16", where="model.py:3 (forward)")
+    first, second = candidates(on_gpu(StepDetails(signs=(sign,)), alternatives=("graph=on",)))
+    assert (first.what, second.setting) == ("remove the cast", "graph=on")
+    assert first.gain == pytest.approx(0.1 / 0.096)
+
+
+def test_a_case_without_a_trace_says_how_to_take_one() -> None:
+    plain = record(case(0, "train", "resnet50 bf16"), trace=StepTrace(missing="MemoryError: no more"))
+    with pytest.raises(InputError, match=r"MemoryError: no more; take one with: paceline run train \.\.\. --explain"):
+        traced_case(run_of([plain]), KnownCeilings(), plain)

@@ -1,0 +1,180 @@
+"""SuperBench's config files become suites; what has no counterpart is named, key by key, with why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.benchmark import BENCHMARKS
+from paceline.core.case import Case
+from paceline.core.suite import Here, Suite, expand
+from paceline.runner.suite_file import load_suite
+from paceline.runner.superbench_benchmarks import Unmapped, counterpart
+from paceline.runner.superbench_config import is_config, read_config
+from support.refused import refused
+
+CONFIG = Path(__file__).parents[2] / "data/superbench/config.yaml"
+
+
+@pytest.fixture(scope="module")
+def suite() -> Suite:
+    return load_suite(str(CONFIG))
+
+
+@pytest.fixture(scope="module")
+def cases(suite: Suite) -> list[Case]:
+    """On a node with eight GPUs."""
+    return expand(suite, BENCHMARKS.get, Here(devices={"cuda": 8}))
+
+
+def config(**benchmarks: Any) -> Suite:
+    entries = {name.replace("_", "-"): {"enable": True, **entry} for name, entry in benchmarks.items()}
+    return read_config({"superbench": {"benchmarks": entries}}, "mine.yaml")
+
+
+def named(cases: list[Case], name: str) -> list[Case]:
+    return [case for case in cases if case.superbench == name]
+
+
+def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Suite, cases: list[Case]) -> None:
+    assert {case.superbench.partition(":")[0] for case in cases} == {
+        "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
+        "cpu-memory-bw-latency", "gpu-copy-bw", "cudnn-function", "cublas-function", "cpu-stream",
+        "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
+        "lstm_models",
+    }  # fmt: skip
+    wholly = {note.partition(":")[0] for note in suite.notes}
+    for name in ("gpu-burn", "gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "cpu-hpl", "dist-inference", "silent"):
+        assert name in wholly
+    assert not any("gpcnet-network-load-test" in note for note in suite.notes), "what is off is nobody's business"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "superbench.monitor: clocks",
+        "gemm-flops, precision, int4_tc: no product is measured in this number format",
+        "cublaslt-gemm, in_types, fp8e5m2: no product",
+        "hipblaslt-gemm, shapes, 4096:8192:*2,4096,4096: write out a range",
+        "hipblaslt-gemm, parameters, num_warmup: a measurement warms up until it is steady",
+        "nccl-lat:default, parameters, graph_iters: collectives are launched one by one",
+        "rccl-bw:allreduce:correctness, mca: ranks are started without MPI",
+        "rccl-bw:allreduce:correctness, parameters, check: results are always checked",
+        "nccl-bw:pairs, pattern, pair-wise: every pair is measured by 'pairs'",
+        "nccl-bw:batches, pattern, k-batch: hosts are measured all together",
+        "mem-bw, prefix, numactl -N $(({proc_rank}/2)): processes are not bound",
+        "disk-benchmark, seq_write: it overwrites the device",
+        "gpu-copy-bw:correctness, mem_type, all_to_all: copies go between two ends",
+        "gpu-copy-bw:correctness, copy_type, sm: copies are made by the copy engines",
+        "cpu-memory-bw-latency, tests, bandwidth_matrix: nothing is measured by pairs of NUMA nodes",
+        "cpu-stream, parameters, cpu_arch: no program",
+        "model-benchmarks:gpt, models, llama2-7b: it is not a model of the zoo",
+        "model-benchmarks:gpt, parameters, seq_len: the model has its own shape",
+        "lstm_models, frameworks, tf2: models and products",
+        "lstm_models, parameters, device: it has no counterpart",
+        "silent: it does not say 'enable: true'",
+        "ort-inference:fp16-online: TensorRT and ONNX Runtime are not measured",
+    ],
+)
+def test_what_has_no_counterpart_is_named_with_why(suite: Suite, note: str) -> None:
+    assert any(one.startswith(note) for one in suite.notes), "\n".join(suite.notes)
+
+
+def test_parameters_that_ask_for_nothing_are_no_news(suite: Suite) -> None:
+    assert not any("parameters, duration" in note or "tolerant_fail" in note for note in suite.notes)
+
+
+def test_a_process_for_each_device_is_a_case_for_each(cases: list[Case]) -> None:
+    launches = named(cases, "kernel-launch")
+    assert [case.target for case in launches] == [f"cuda:{number}" for number in range(8)]
+    assert all(case.at_once and case.timeout == 60 for case in launches)
+    assert all(case.env == {"HIP_FORCE_DEV_KERNARG": "1"} for case in launches)
+    copies = named(cases, "mem-bw")
+    assert Counter(case.parameters["direction"] for case in copies) == {"h2d": 8, "d2h": 8, "d2d": 8}
+    assert not any(case.at_once for case in copies)
+
+
+def test_ranks_that_work_together_are_one_case_over_all_devices(cases: list[Case]) -> None:
+    for name in ("nccl-bw:default", "pytorch-sharding-matmul", "model-benchmarks:gpt"):
+        assert {(case.target, case.ranks) for case in named(cases, name)} == {("cuda:*", 8)}
+    (gdr,) = named(cases, "nccl-bw:gdr-only")
+    assert gdr.parameters["operation"] == "all-gather"
+    assert gdr.env == {"HIP_FORCE_DEV_KERNARG": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "0"}
+    (checked,) = named(cases, "rccl-bw:allreduce:correctness")
+    assert checked.parameters["sizes"] == [2**power for power in range(30, 36)]
+
+
+def test_the_same_case_with_other_variables_is_other_work() -> None:
+    modes = [{"name": "mpi", "env": {"NCCL_ALGO": algorithm}} for algorithm in ("Ring", "Tree")]
+    first, second = expand(config(nccl_bw={"modes": modes}), BENCHMARKS.get, Here(devices={"cuda": 2}))
+    assert first.key != second.key
+
+
+def test_formats_of_products_are_those_of_the_units(cases: list[Case]) -> None:
+    formats = {(case.parameters["precision"], case.parameters["tensor_cores"]) for case in named(cases, "gemm-flops")}
+    assert formats == {
+        ("fp64", "off"), ("fp32", "auto"), ("fp16", "off"), ("fp64", "auto"), ("tf32", "auto"), ("bf16", "auto"),
+        ("fp16", "auto"), ("int8", "auto"),
+    }  # fmt: skip
+    blas = {case.parameters["precision"] for case in named(cases, "cublaslt-gemm")}
+    assert blas == {"fp8", "fp64", "fp32", "fp16", "bf16", "int8"}
+
+
+def test_models_train_and_infer_with_tf32_where_superbench_would(suite: Suite, cases: list[Case]) -> None:
+    gpt = named(cases, "model-benchmarks:gpt")
+    assert {(case.benchmark, case.parameters["precision"]) for case in gpt} == {
+        (action, precision) for action in ("train", "inference") for precision in ("tf32", "fp16", "fp8_hybrid")
+    }
+    assert {case.parameters["steps"] for case in gpt} == {512}
+    assert {case.repeat for case in gpt} == {1, 2}
+    assert {case.parameters["precision"] for case in named(cases, "lstm_models")} == {"fp32"}  # by force_fp32
+    on_cpu = expand(suite, BENCHMARKS.get, Here())
+    assert "tf32" not in {case.parameters["precision"] for case in named(on_cpu, "model-benchmarks:gpt")}
+
+
+def test_adapters_are_those_of_the_processes(cases: list[Case]) -> None:
+    devices = [case.parameters["device"] for case in named(cases, "ib-loopback")]
+    assert devices == ["mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3"]
+
+
+def test_only_reads_go_to_a_device_that_holds_data() -> None:
+    runtimes = {"seq_read_runtime": 5, "rand_read_runtime": 6, "rand_write_runtime": 7}
+    made = list(counterpart("disk-benchmark", {"block_devices": ["/dev/null", "/dev/none"], **runtimes}))
+    entries = [one for one in made if not isinstance(one, Unmapped)]
+    assert [(one["pattern"], one["raw_device"], one["budget"]) for one in entries] == [
+        ("read", "/dev/null", 5),
+        ("random-read", "/dev/null", 6),
+    ]
+    reasons = {one.what: one.why for one in made if isinstance(one, Unmapped)}
+    assert reasons[", block_devices, /dev/none"] == "this machine has no such device"
+    assert "overwrites" in reasons[", rand_write"]
+
+
+def test_what_is_enabled_above_runs_alone() -> None:
+    benchmarks: dict[str, Any] = {"kernel-launch": {}, "matmul": {}}
+    document = {"superbench": {"enable": "kernel-launch", "benchmarks": benchmarks}}
+    assert [case["benchmark"] for case in read_config(document, "mine.yaml").cases] == ["kernel-launch"]
+    with refused("unknown-benchmark", key="superbench.enable"):
+        read_config({"superbench": {"enable": ["kernel-lunch"], "benchmarks": benchmarks}}, "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [
+        ({"modes": [{"name": "slurm"}]}, "unknown-mode"),
+        ({"modes": ["local"]}, "not-a-mapping"),
+        ({"parameters": ["m"]}, "not-a-mapping"),
+        ({"frameworks": ["tf1"]}, "no-cases"),
+    ],
+)
+def test_what_is_no_config_is_refused(entry: dict[str, Any], code: str) -> None:
+    with refused(code):
+        config(matmul=entry)
+
+
+def test_a_suite_of_ours_is_none() -> None:
+    assert not is_config({"name": "mine", "cases": []})
+    assert not is_config(["superbench"])
