@@ -182,7 +182,7 @@ class LlamaShape(Knobs):
     @property
     def words(self) -> list[str]:
         """Every token, the special ones first."""
-        return [*SPECIAL, *(_word(index) for index in range(self.vocabulary - len(SPECIAL)))]
+        return made_up_words(self.vocabulary)
 
 
 def parse(name: str) -> LlamaShape:
@@ -301,6 +301,11 @@ def raw(weight: Array, dtype: str) -> bytes:
         bits = weight.view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
     return weight.astype("<f4" if dtype == "F32" else "<f2").tobytes()
+
+
+def made_up_words(vocabulary: int) -> list[str]:
+    """A word for every token, the special ones first."""
+    return [*SPECIAL, *(_word(index) for index in range(vocabulary - len(SPECIAL)))]
 
 
 def _word(index: int) -> str:

@@ -98,8 +98,8 @@ class Server(ABC):
         self.say = say  # a phase for the person who waits: exporting, starting, ...
 
     @classmethod
-    def usual_wire(cls, settings: ServerSettings) -> Wire:
-        """What a user gets who names none."""
+    def usual_wire(cls, settings: ServerSettings, model: str = "") -> Wire:
+        """What a user gets who names none, for this model."""
         return cls.wires[0]
 
     @classmethod

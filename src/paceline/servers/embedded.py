@@ -11,23 +11,33 @@ from typing import Any, ClassVar
 from paceline.core.errors import InputError, MissingDependency
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
+from paceline.models import MODELS
 from paceline.models.sources import check_model
 from paceline.servers._embedded.app import DRAIN, EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
+from paceline.servers._language_model import PATHS, TORCH_NAMES
 from paceline.servers._program import HTTP_ERRORS, MODEL, Program, answers, http_get
 from paceline.servers.base import Need, ServerFailed, ServerSettings
 from paceline.servers.export import export
 from paceline.servers.processing import Processing
 from paceline.version import VERSION
 
+FAMILIES = ("llama", "qwen", "mixtral")  # whose attention reads a paged cache
+
+
+def is_language_model(model: str) -> bool:
+    """Whether it can be asked for text."""
+    spec = MODELS.registry().entries.get(model)
+    return spec is not None and spec.family in FAMILIES
+
 
 class Embedded(Program):
     """The server that comes with Paceline, in a process of its own."""
 
     name = "embedded"
-    summary = "Paceline's own: KServe v2 over HTTP and gRPC, dynamic batching; torch, ONNX Runtime or OpenVINO"
+    summary = "Paceline's own: KServe v2 with dynamic batching, or OpenAI's completions with continuous batching"
     Settings = EmbeddedSettings
-    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm")
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm", *PATHS)
     reads = ("image", "text")
     grace = DRAIN + 2
 
@@ -35,8 +45,14 @@ class Embedded(Program):
     _processing: Processing | None = None
 
     @classmethod
+    def usual_wire(cls, settings: ServerSettings, model: str = "") -> Wire:
+        return "openai-chat" if is_language_model(model) else cls.wires[0]
+
+    @classmethod
     def check(cls, settings: ServerSettings, need: Need) -> None:
         assert isinstance(settings, EmbeddedSettings)
+        if need.wire in PATHS:
+            _check_language(settings, need)
         for size in settings.preferred:
             if not 1 <= size <= settings.max_batch:
                 message = f"preferred = {size}: a batch has 1 to max_batch = {settings.max_batch} samples"
@@ -64,6 +80,10 @@ class Embedded(Program):
         assert isinstance(settings, EmbeddedSettings)
         return settings.host
 
+    @property
+    def _is_language(self) -> bool:
+        return self.need.wire in PATHS
+
     def prepare(self) -> None:
         engine = self.settings.engine
         package = engine if engine in ("onnxruntime", "openvino") else "torch"
@@ -71,13 +91,15 @@ class Embedded(Program):
         for module, name in needed.items():
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(name, "pip install '.[serving]'")
+        if self._is_language:
+            return
         self.say(f"exporting {self.need.model}")
         self.artifact = export(self.need, FORMATS.get(engine, "eager"))
         if self.need.form is not None:
             self._processing = Processing.of(self.need.form, self.artifact, allow_import=self.need.allow_import)
 
     def start(self) -> float:
-        if self.artifact is None:
+        if self.artifact is None and not self._is_language:
             raise RuntimeError("prepare() comes before start()")
         self.stop()
         for leftover in ("port", "grpc_port", "failure", "facts"):
@@ -96,6 +118,8 @@ class Embedded(Program):
         if wire == "kserve-grpc":
             port = int((self.folder / "grpc_port").read_text())
             return Endpoint(wire, self.settings.host, port, GRPC_METHOD, MODEL)
+        if wire in PATHS:
+            return Endpoint(wire, self.settings.host, self.port, PATHS[wire], MODEL)
         return Endpoint(wire, self.settings.host, self.port, f"/v2/models/{MODEL}/infer", MODEL)
 
     def statistics(self) -> dict[str, Any]:
@@ -110,8 +134,13 @@ class Embedded(Program):
     def describe(self) -> dict[str, Any]:
         settings, artifact = self.settings, self.artifact
         facts: dict[str, Any] = {"server": self.name, "version": VERSION, "engine": settings.engine}
-        facts |= {"max_batch": settings.max_batch, "max_queue": settings.max_queue, "instances": settings.instances}
-        if settings.max_batch > 1:
+        facts |= {"max_queue": settings.max_queue, "instances": settings.instances}
+        if self._is_language:
+            facts |= {"max_sequences": settings.max_sequences, "prefill_tokens": settings.prefill_tokens}
+            facts |= {"prefix_caching": settings.prefix_caching, "tokenizer": "one made-up word for each token"}
+        else:
+            facts |= {"max_batch": settings.max_batch}
+        if settings.max_batch > 1 and not self._is_language:
             facts |= {"max_delay": settings.max_delay, "preferred": list(settings.preferred)}
         if artifact is not None:
             facts |= {"format": artifact.format, "artifact": artifact.digest, "deviation": artifact.deviation}
@@ -136,3 +165,19 @@ class Embedded(Program):
         path = self.folder / "configuration.json"
         path.write_text(configuration.model_dump_json(indent=2))
         return [sys.executable, "-P", "-m", "paceline.servers._embedded", str(path)]
+
+
+def _check_language(settings: EmbeddedSettings, need: Need) -> None:
+    """Refuse a model that does not make text, and settings that do not go with one that does."""
+    if not is_language_model(need.model):
+        message = f"model '{need.model}' does not make text token by token; ask for one of {', '.join(FAMILIES)}, like "
+        message += "llama3.2-1b, or choose the wire kserve-binary"
+        raise InputError("not-a-language-model", message, key="model", value=need.model)
+    if need.precision not in TORCH_NAMES:
+        message = f"precision = '{need.precision}': language models are served in one of {', '.join(TORCH_NAMES)}"
+        raise InputError("precision-not-served", message, key="precision", value=need.precision)
+    fixed = {"engine": "torch", "instances": 1}
+    for name, value in fixed.items():
+        if getattr(settings, name) != value:
+            message = f"{name} = {getattr(settings, name)}: language models are served with {name} = {value}"
+            raise InputError("key-does-not-apply", message, key=f"server.{name}", value=getattr(settings, name))

@@ -87,7 +87,7 @@ class Url(Server):
         self._started = False
 
     @classmethod
-    def usual_wire(cls, settings: ServerSettings) -> Wire:
+    def usual_wire(cls, settings: ServerSettings, model: str = "") -> Wire:
         assert isinstance(settings, UrlSettings)
         return "http" if settings.used else cls.wires[0]
 

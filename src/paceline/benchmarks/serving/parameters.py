@@ -334,7 +334,7 @@ class ServeParameters(Parameters):
     @property
     def chosen_wire(self) -> Wire:
         """How requests travel."""
-        return self.wire or SERVERS.registry().get(self.server.kind).usual_wire(self.server.whole())
+        return self.wire or SERVERS.registry().get(self.server.kind).usual_wire(self.server.whole(), self.model)
 
     @property
     def served(self) -> str:

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +25,12 @@ from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import InferenceEngine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
 from paceline.servers._embedded.http import listen
+from paceline.servers._embedded.language_service import LanguageService
+from paceline.servers._embedded.openai_app import OpenAIApp
 from paceline.servers._embedded.service import Service
+
+if TYPE_CHECKING:
+    from paceline.servers._embedded.paged_decoder import PagedDecoder
 
 # Seconds that one thread may keep the interpreter while another waits: a finished batch must not wait for long until
 # the event loop has finished what it is doing.
@@ -42,38 +48,44 @@ async def serve(configuration: ServerConfiguration, folder: Path) -> None:
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    app = App(configuration.name, configuration.engine, Regions() if configuration.need.wire == "kserve-shm" else None)
+    app: App | OpenAIApp
+    if configuration.artifact is None:
+        app = OpenAIApp(configuration.name)
+    else:
+        regions = Regions() if configuration.need.wire == "kserve-shm" else None
+        app = App(configuration.name, configuration.engine, regions)
     host = configuration.host
     grpc_server = None
     with _explained(host, configuration.port):
         server, connections = await listen(app, host, configuration.port)
-    if configuration.need.wire == "kserve-grpc":
+    if configuration.need.wire == "kserve-grpc" and isinstance(app, App):
         grpc_server = GrpcServer(app)
         with _explained(host, configuration.grpc_port):
             write_atomic(folder / "grpc_port", str(await grpc_server.listen(host, configuration.grpc_port)))
     write_atomic(folder / "port", str(server.sockets[0].getsockname()[1]))
-    loading = asyncio.ensure_future(_load(configuration, folder))
+    load = _load if configuration.artifact is not None else _load_language
+    loading: asyncio.Future[Any] = asyncio.ensure_future(load(configuration, folder))
     stopping = asyncio.ensure_future(ending.wait())
     await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
     if loading.done():
         try:
-            app.service = loading.result()
+            service = app.service = loading.result()
         except CannotServe:
             raise
         except Exception as error:
             raise CannotServe(f"the engine {configuration.engine} failed: {type(error).__name__}: {error}") from error
-        print(f"{configuration.artifact.model} with {configuration.engine} is ready at {host}", flush=True)  # noqa: T201
+        print(f"{configuration.need.model} with {configuration.engine} is ready at {host}", flush=True)  # noqa: T201
         await ending.wait()
         app.is_ending = True
         server.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN):
-                await app.service.drain()
+                await service.drain()
                 while any(connection.is_busy for connection in connections):
                     await asyncio.sleep(0.005)
         if grpc_server is not None:
             await grpc_server.close(_LAST_WORDS)
-        app.service.close()
+        service.close()
     for connection in list(connections):
         connection.abort()
 
@@ -90,10 +102,35 @@ def _explained(host: str, port: int) -> Iterator[None]:
         raise CannotServe(message) from None
 
 
-async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
+def _placement(configuration: ServerConfiguration) -> list[tuple[tuple[int, ...] | None, int]]:
     available = sorted(os.sched_getaffinity(0))
     if configuration.cpus is not None and not set(configuration.cpus) <= set(available):
         raise CannotServe(f"cpus = {list(configuration.cpus)}: this process may use {available}")
+    return placed(configuration.instances, configuration.cpus, configuration.threads, available)
+
+
+async def _load_language(configuration: ServerConfiguration, folder: Path) -> LanguageService:
+    def load() -> PagedDecoder:
+        from paceline.servers._embedded.paged_decoder import PagedDecoder
+
+        decoder = PagedDecoder(
+            configuration.need,
+            max_sequences=configuration.max_sequences,
+            max_length=configuration.max_length,
+            blocks=configuration.kv_blocks,
+            with_graphs=configuration.graph == "auto",
+        )
+        write_atomic(folder / "facts", json.dumps(decoder.facts()))
+        return decoder
+
+    service = LanguageService(configuration, load, _placement(configuration)[0])
+    await service.start()
+    return service
+
+
+async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
+    assert configuration.artifact is not None
+    placement = _placement(configuration)
     sizes = batch_sizes(configuration.max_batch, configuration.preferred)
     # Importing and loading takes seconds, in which the server should answer that it is alive.
     engine: InferenceEngine = await asyncio.to_thread(
@@ -105,7 +142,6 @@ async def _load(configuration: ServerConfiguration, folder: Path) -> Service:
         allow_import=configuration.need.allow_import,
         graph=configuration.graph == "auto",
     )
-    placement = placed(configuration.instances, configuration.cpus, configuration.threads, available)
     policy = Policy(
         max_batch=configuration.max_batch,
         max_delay=round(configuration.max_delay * 1e9),

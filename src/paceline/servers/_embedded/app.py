@@ -50,13 +50,24 @@ class EmbeddedSettings(ServerSettings):
     engine: EngineName = "torch"
     """What computes; null answers at once, to measure the server itself"""
     graph: GraphChoice = "auto"
-    """Whether torch-compile replays each batch as one CUDA graph: auto where it can, off launches every kernel"""
+    """Whether torch-compile and language models replay each batch as one CUDA graph: auto where that can be, off
+    launches every kernel"""
     max_batch: int = Field(default=8, ge=1, le=65_536)
     """Samples that are computed together, at most; 1 computes each request by itself"""
     max_delay: Duration = Field(default=0.002, le=3600)
     """How long a request waits for others while an instance is free, at most"""
     preferred: tuple[int, ...] = ()
     """Batch sizes that are computed without waiting for more; also what torch-compile pads to"""
+    max_sequences: int = Field(default=64, ge=1, le=4096)
+    """Language models: sequences that are decoded together, at most"""
+    max_length: int | None = Field(default=None, ge=2)
+    """Language models: tokens of a prompt and its answer together, at most; unset is the model's context"""
+    prefill_tokens: int = Field(default=2048, ge=16)
+    """Language models: tokens of prompts that are computed between two steps of decoding, at most"""
+    kv_blocks: int | None = Field(default=None, ge=1)
+    """Language models: blocks of 16 tokens in the KV cache; unset is enough for all sequences, if there is memory"""
+    prefix_caching: bool = False
+    """Language models: reuse what earlier requests with the same beginning have computed"""
     max_queue: int = Field(default=1000, ge=1)
     """Requests that wait, at most; more are declined with 503"""
     instances: int = Field(default=1, ge=1, le=1024)
@@ -78,7 +89,7 @@ class ServerConfiguration(EmbeddedSettings):
 
     name: str  # of the model, as clients say it
     need: Need
-    artifact: Artifact
+    artifact: Artifact | None  # None for a language model that is asked for text
     processing: Processing | None  # of images or texts; None takes tensors
 
 

@@ -11,13 +11,10 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from paceline.load.http11 import END_OF_HEAD, HttpError, RequestHead, parse_request
 from paceline.load.kserve import JSON_TYPE, Buffer, encode_error
-
-if TYPE_CHECKING:
-    from paceline.servers._embedded.app import App
 
 MOST_HEAD = 16 * 1024  # bytes of a request line with its headers
 MOST_BODY = 256 * 1024 * 1024
@@ -42,6 +39,16 @@ def parse_head(text: bytes) -> RequestHead:
     if head.length > MOST_BODY:
         raise HttpError(413, f"the body has {head.length} bytes; at most {MOST_BODY} are taken")
     return head
+
+
+class App(Protocol):
+    """What answers requests."""
+
+    def handle(self, connection: Connection, head: RequestHead, body: Buffer) -> None:
+        """Leads to exactly one answer, now or later, unless the client is `gone`."""
+
+    def gone(self, connection: Connection) -> None:
+        """The client left before it had its answer."""
 
 
 class Connection(asyncio.Protocol):
@@ -150,6 +157,25 @@ class Connection(asyncio.Protocol):
             self._transport.write(start)
             for part in parts:
                 self._transport.write(part)
+        self._answered(close=close)
+
+    def begin_stream(self, headers: bytes) -> None:
+        """Answer the request in work piece by piece: `stream()` sends each, and `end_stream()` comes last."""
+        if not self._is_closing:
+            self._transport.write(b"%bTransfer-Encoding: chunked\r\n%b\r\n" % (_STATUS_LINES[200], headers))
+
+    def stream(self, piece: bytes) -> None:
+        """The next piece of an answer."""
+        if not self._is_closing:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def end_stream(self, *, close: bool = False) -> None:
+        """The answer is complete."""
+        if not self._is_closing:
+            self._transport.write(b"0\r\n\r\n")
+            self._answered(close=close or (self._head is not None and not self._head.keep_alive))
+
+    def _answered(self, *, close: bool) -> None:
         self._head = None
         self._is_busy = False
         self._quiet = 0

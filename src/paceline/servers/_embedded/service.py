@@ -60,6 +60,16 @@ class Statistics:
     padding: int = 0  # samples computed only to fill a batch
     busy: list[int] = field(default_factory=list)  # nanoseconds of each instance
 
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "seconds": (now() - self.since) / 1e9,
+            "requests": {key: self.requests[key] for key in ("ok", "refused", "shed", "failed", "cancelled")},
+            "batches": {str(size): count for size, count in sorted(self.batches.items()) if count},
+            "padding": self.padding,
+            "instances": [{"busy_seconds": busy / 1e9} for busy in self.busy],
+        }
+
 
 class Service:
     """One model, its queue and its instances. All methods belong to the event loop's thread."""
@@ -169,16 +179,8 @@ class Service:
 
     def describe(self) -> dict[str, Any]:
         """Counters as JSON."""
-        counted = self.statistics
-        return {
-            "seconds": (now() - counted.since) / 1e9,
-            "requests": {key: counted.requests[key] for key in ("ok", "refused", "shed", "failed", "cancelled")},
-            "batches": {str(size): count for size, count in sorted(counted.batches.items())},
-            "padding": counted.padding,
-            "queue": len(self._batcher) + self._reading,
-            "running": self._running,
-            "instances": [{"busy_seconds": busy / 1e9} for busy in counted.busy],
-        }
+        waiting = len(self._batcher) + self._reading
+        return self.statistics.describe() | {"queue": waiting, "running": self._running}
 
     def fill(self, batch: RequestBatch[Ticket], session: InferenceSession) -> Arrays:
         """The inputs of a batch, one behind the other, in the session's buffers if it has any; called by instances."""
