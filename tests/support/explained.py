@@ -63,8 +63,8 @@ def gpu_events(*events: Mapping[str, Any]) -> list[TraceEvent]:
         {"name": f"paceline step {number}", "cat": "user_annotation", "ts": start, "dur": end - start}
         for number, start, end in MARKS
     ]
-    common = {"ph": "X", "pid": 1, "tid": 1, "args": {}}
-    return read_events({"traceEvents": [common | one for one in (*marks, *events)]})
+    common: dict[str, Any] = {"ph": "X", "pid": 1, "tid": 1, "args": {}}
+    return read_events({"traceEvents": [common | dict(one) for one in (*marks, *events)]})
 
 
 def launched(number: int, name: str, kernel: str, ts: float, dur: float, **inputs: Any) -> list[dict[str, Any]]:
