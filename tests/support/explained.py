@@ -73,7 +73,7 @@ def launched(number: int, name: str, kernel: str, ts: float, dur: float, **input
     bytes_moved = {"bytes": inputs.pop("bytes")} if "bytes" in inputs else {}
     kind = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
     arguments = ids | {key.replace("_", " "): value for key, value in inputs.items()}
-    launch = {"correlation": number} | ids
+    launch = {"correlation": number}
     return [
         {"name": name, "cat": "cpu_op", "ts": ts, "dur": 5, "args": arguments},
         {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": ts + 1, "dur": 2, "args": launch},

@@ -85,7 +85,7 @@ def test_a_slow_data_loader() -> None:
 
         def __getitem__(self, index: int) -> Tensor:
             time.sleep(0.2)
-            return torch.zeros(128)
+            return Tensor([0.0] * 128)
 
     loader = DataLoader(Slow(), batch_size=1)
     found = planted(lambda hidden: hidden + next(iter(loader)))
@@ -172,6 +172,7 @@ def test_a_tiny_batch() -> None:
     assert (found["a batch of 4"].gain or 0.0) > 1.0
 
 
+@pytest.mark.long
 def test_a_needless_recompilation_is_named_with_its_place() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils._compilation_metrics.clear()
@@ -222,7 +223,8 @@ def test_a_synchronisation_on_a_gpu_costs_the_idle_time() -> None:
 
 def test_layouts_that_kernels_convert_on_a_gpu() -> None:
     image = {"Input_Dims": [[8, 64, 56, 56], [64, 64, 3, 3]], "Input_type": ["c10::Half", "c10::Half"]}
-    conversion = {"name": "nchwToNhwcKernel", "cat": "kernel", "ts": 1_400, "dur": 90, "args": {"External id": 1}}
+    ids = {"correlation": 1}
+    conversion = {"name": "nchwToNhwcKernel", "cat": "kernel", "ts": 1_400, "dur": 90, "tid": 7, "args": ids}
     strides = {"Input_Strides": [[200704, 3136, 56, 1], [576, 9, 3, 1]]}
     case = explained_gpu(
         *launched(1, "aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm", 1_010, 300, **image, **strides),
