@@ -63,8 +63,8 @@ def gpu_events(*events: Mapping[str, Any]) -> list[TraceEvent]:
         {"name": f"paceline step {number}", "cat": "user_annotation", "ts": start, "dur": end - start}
         for number, start, end in MARKS
     ]
-    common = {"ph": "X", "pid": 1, "tid": 1, "args": {}}
-    return read_events({"traceEvents": [common | one for one in (*marks, *events)]})
+    common: dict[str, Any] = {"ph": "X", "pid": 1, "tid": 1, "args": {}}
+    return read_events({"traceEvents": [common | dict(one) for one in (*marks, *events)]})
 
 
 def launched(number: int, name: str, kernel: str, ts: float, dur: float, **inputs: Any) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def launched(number: int, name: str, kernel: str, ts: float, dur: float, **input
     bytes_moved = {"bytes": inputs.pop("bytes")} if "bytes" in inputs else {}
     kind = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
     arguments = ids | {key.replace("_", " "): value for key, value in inputs.items()}
-    launch = {"correlation": number} | ids
+    launch = {"correlation": number}
     return [
         {"name": name, "cat": "cpu_op", "ts": ts, "dur": 5, "args": arguments},
         {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": ts + 1, "dur": 2, "args": launch},

@@ -91,7 +91,7 @@ def own_time(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, Span]]:
             if around[-1].end <= moment:
                 around.pop()
 
-    for lane in _lanes(events):
+    for lane in lanes(events):
         around, now = [], 0
         for event in lane:
             yield from until(event.start)
@@ -108,13 +108,13 @@ def innermost(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     """Those within which no other of their lane lies."""
     return [
         event
-        for lane in _lanes(events)
+        for lane in lanes(events)
         for event, following in zip(lane, [*lane[1:], None], strict=True)
         if following is None or following.start >= event.end
     ]
 
 
-def _lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
+def lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
     """The events of each lane in order, an outer one before those that begin with it."""
     in_order = sorted(events, key=lambda event: (event.start, -event.end))
     return list(group_by(in_order, lambda event: event.lane).values())

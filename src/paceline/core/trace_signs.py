@@ -10,12 +10,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from paceline.core.trace_breakdown import KINDS, group_of
-from paceline.core.trace_events import Span, TraceEvent, length, overlap, own_time, union
+from paceline.core.trace_events import Span, TraceEvent, lanes, length, overlap, own_time, union
 
 SignKind = Literal[
     "synchronisation", "host-copy", "layout", "cast", "math-attention", "data-wait", "recompilation"
@@ -94,6 +95,7 @@ class _Op:
     where: str
     is_loading: bool
     is_outer: bool  # called from Python, not by another operator
+    kernels: tuple[TraceEvent, ...]  # that it launched
 
     @property
     def sizes(self) -> list[Sizes]:
@@ -145,9 +147,9 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
     work = [op for op in ops if op.seconds > 0 and not op.is_loading and KINDS[op.group] != "other"]
     found = [
         _synchronisations(ops, on_device=on_device),
-        _copies(kernels, ops),
+        _copies(ops),
         _casts(work),
-        _layout(work, kernels, ops),
+        _layout(work),
         _attention(work),
         _waiting([op for op in ops if _WAITING.search(op.event.name)], busy),
     ]
@@ -169,25 +171,31 @@ def _operators(
     events: list[TraceEvent], kernels: list[TraceEvent], is_inside: Callable[[TraceEvent], bool], *, on_device: bool
 ) -> Iterator[_Op]:
     """Operators and calls of the runtime within the steps, in order, each with its time and place in the code."""
-    spent: dict[Any, float] = defaultdict(float)
+    placed = sorted(_placed(events), key=lambda one: one[0].start)
+    spent: dict[int, float] = defaultdict(float)
+    launched: dict[int, list[TraceEvent]] = defaultdict(list)
     if on_device:
+        by = {one.correlation: parent for one, _, _, parent in placed if one.is_launch and parent is not None}
         for kernel in kernels:
-            spent[kernel.arguments.get("External id")] += (kernel.end - kernel.start) / 1e9
+            if (parent := by.get(kernel.correlation)) is not None:
+                launched[id(parent)].append(kernel)
+                spent[id(parent)] += (kernel.end - kernel.start) / 1e9
     else:
         for event, (start, end) in own_time(event for event in events if event.is_operator):
             spent[id(event)] += (end - start) / 1e9
-    for event, where, is_loading, is_outer in sorted(_placed(events), key=lambda one: one[0].start):
+    for event, where, is_loading, parent in placed:
         if is_inside(event) and event.step is None:
-            key = event.arguments.get("External id") if on_device and event.is_operator else id(event)
-            yield _Op(event, spent.get(key, 0.0), where, is_loading, is_outer)
+            key = id(event)
+            yield _Op(event, spent.get(key, 0.0), where, is_loading, parent is None, tuple(launched.get(key, ())))
 
 
-def _placed(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, str, bool, bool]]:
-    """Each event with the innermost call of the user's code around it; of a backward pass, that of the forward one."""
+def _placed(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, str, bool, TraceEvent | None]]:
+    """Each event with the innermost call of the user's code around it, or of a backward pass that of the forward one;
+    whether data is loaded; and the innermost operator around it.
+    """
     forward: dict[Any, str] = {}
     around: list[tuple[TraceEvent, str, bool]] = []
-    in_order = sorted(events, key=lambda event: (str(event.lane), event.start, -event.end))
-    for event in in_order:
+    for event in chain.from_iterable(lanes(events)):  # the lane that began first is that of the forward pass
         while around and (around[-1][0].end <= event.start or around[-1][0].lane != event.lane):
             around.pop()
         where, is_loading = around[-1][1:] if around else ("", False)
@@ -204,7 +212,7 @@ def _placed(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, str, boo
         elif where and number is not None:
             forward[number] = where
         if event.category != "python_function" or _WAITING.search(event.name):
-            yield event, where, is_loading, not any(one.is_operator for one, *_ in around)
+            yield event, where, is_loading, next((one for one, *_ in reversed(around) if one.is_operator), None)
         around.append((event, where, is_loading))
 
 
@@ -227,10 +235,8 @@ def _synchronisations(ops: Sequence[_Op], *, on_device: bool) -> Sign | None:
     return Sign(kind="synchronisation", calls=len(waits), seconds=seconds, where=_places(waits)) if waits else None
 
 
-def _copies(kernels: Sequence[TraceEvent], ops: Sequence[_Op]) -> Sign | None:
-    by_id = {op.event.arguments.get("External id"): op for op in ops if op.event.is_operator}
-    copies = [(one, by_id[number]) for one in kernels
-              if "HtoD" in one.name and (number := one.arguments.get("External id")) in by_id]  # fmt: skip
+def _copies(ops: Sequence[_Op]) -> Sign | None:
+    copies = [(one, op) for op in ops for one in op.kernels if "HtoD" in one.name]
     if not copies:
         return None
     kinds = sorted({match[1] for one, _ in copies if (match := re.search(r"\((\w+) ->", one.name))})
@@ -263,7 +269,7 @@ def _is_nchw(sizes: Sizes, strides: Sizes) -> bool | None:
     return strides[1] != 1
 
 
-def _layout(work: Sequence[_Op], kernels: Sequence[TraceEvent], ops: Sequence[_Op]) -> Sign | None:
+def _layout(work: Sequence[_Op]) -> Sign | None:
     """Convolutions of images whose channels do not lie together, and what converts for them."""
     convolutions = [
         op for op in work
@@ -271,11 +277,7 @@ def _layout(work: Sequence[_Op], kernels: Sequence[TraceEvent], ops: Sequence[_O
     ]  # fmt: skip
     if not convolutions:
         return None
-    numbers = {op.event.arguments.get("External id") for op in ops}
-    converted = sum(
-        (one.end - one.start) / 1e9 for one in kernels
-        if _CONVERSION.search(one.name) and one.arguments.get("External id") in numbers
-    )  # fmt: skip
+    converted = sum((one.end - one.start) / 1e9 for op in work for one in op.kernels if _CONVERSION.search(one.name))
     converted += sum(
         op.seconds for op in work
         if op.event.name == "aten::copy_" and len(op.sizes) > 1 and len(op.strides) > 1
@@ -323,12 +325,13 @@ def _waiting(waits: Sequence[_Op], busy: list[Span]) -> Sign | None:
 
 def _fusible(work: Sequence[_Op]) -> tuple[float, int]:
     saved, fewer = 0.0, 0
-    chain: list[float] = []
+    together: list[float] = []
     for op in [*work, None]:
         if op is not None and op.group in _FUSIBLE:
-            chain.append(op.seconds)
-        elif chain:
-            saved, fewer, chain = saved + sum(chain) - max(chain), fewer + len(chain) - 1, []
+            together.append(op.seconds)
+        elif together:
+            saved, fewer = saved + sum(together) - max(together), fewer + len(together) - 1
+            together = []
     return saved, fewer
 
 

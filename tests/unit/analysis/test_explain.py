@@ -49,7 +49,13 @@ WORK = Work(flops=3e12, bytes=10e9, rate=3e13, unit="FLOP/s", number_format="bf1
 
 
 def on_gpu(details: StepDetails | None = None, **more: Any) -> Traced:
-    given = {"precision": "bf16", "target": "cuda:0", "work": WORK, "ceilings": ceilings(), "step": 0.1} | more
+    given: dict[str, Any] = {
+        "precision": "bf16",
+        "target": "cuda:0",
+        "work": WORK,
+        "ceilings": ceilings(),
+        "step": 0.1,
+    } | more
     return traced(given.pop("spent", spent()), details or StepDetails(), **given)
 
 

@@ -14,6 +14,7 @@ from support.explained import explained_gpu, launched, traced_on_cpu
 torch = pytest.importorskip("torch", reason="install it with: pip install '.[torch]'")
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 SETTINGS = ("compile=on", "batch_size=64")
 
@@ -78,15 +79,15 @@ def test_a_synchronisation_is_named_with_its_place() -> None:
 
 
 def test_a_slow_data_loader() -> None:
-    class Slow(torch.utils.data.Dataset[Tensor]):
+    class Slow(Dataset[Tensor]):
         def __len__(self) -> int:
             return 4
 
         def __getitem__(self, index: int) -> Tensor:
             time.sleep(0.2)
-            return torch.zeros(128)
+            return Tensor([0.0] * 128)
 
-    loader = torch.utils.data.DataLoader(Slow(), batch_size=1)
+    loader = DataLoader(Slow(), batch_size=1)
     found = planted(lambda hidden: hidden + next(iter(loader)))
     assert "DataLoader" in found["remove the wait for data"].reason
     assert "test_planted_slowness.py" in found["remove the wait for data"].where
@@ -100,7 +101,8 @@ def test_images_whose_channels_lie_apart() -> None:
 
 
 def test_images_whose_channels_lie_together_are_not_named() -> None:
-    model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)).to(memory_format=torch.channels_last)
+    model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randn(4, 16, 16, 16).to(memory_format=torch.channels_last)
 
     def step() -> None:
@@ -126,7 +128,8 @@ class Attention(nn.Module):
         if self.fused:
             return F.scaled_dot_product_attention(query, key, value)
         scores = query @ key.transpose(-2, -1) / 4.0
-        return scores.softmax(dim=-1) @ value
+        output: Tensor = scores.softmax(dim=-1) @ value
+        return output
 
 
 FUSED = "use fused attention (scaled_dot_product_attention)"
@@ -169,18 +172,20 @@ def test_a_tiny_batch() -> None:
     assert (found["a batch of 4"].gain or 0.0) > 1.0
 
 
+@pytest.mark.long
 def test_a_needless_recompilation_is_named_with_its_place() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils._compilation_metrics.clear()
     calls = [0]
 
-    @torch.compile(backend="eager", dynamic=False)
     def counted(hidden: Tensor, number: int) -> Tensor:
         return hidden * number
 
+    compiled: Callable[[Tensor, int], Tensor] = torch.compile(counted, backend="eager", dynamic=False)
+
     def between(hidden: Tensor) -> Tensor:
         calls[0] += 1
-        return counted(hidden, calls[0])
+        return compiled(hidden, calls[0])
 
     found = planted(between)["remove the recompilation"]
     assert "counted" in found.where
@@ -218,7 +223,8 @@ def test_a_synchronisation_on_a_gpu_costs_the_idle_time() -> None:
 
 def test_layouts_that_kernels_convert_on_a_gpu() -> None:
     image = {"Input_Dims": [[8, 64, 56, 56], [64, 64, 3, 3]], "Input_type": ["c10::Half", "c10::Half"]}
-    conversion = {"name": "nchwToNhwcKernel", "cat": "kernel", "ts": 1_400, "dur": 90, "args": {"External id": 1}}
+    ids = {"correlation": 1}
+    conversion = {"name": "nchwToNhwcKernel", "cat": "kernel", "ts": 1_400, "dur": 90, "tid": 7, "args": ids}
     strides = {"Input_Strides": [[200704, 3136, 56, 1], [576, 9, 3, 1]]}
     case = explained_gpu(
         *launched(1, "aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm", 1_010, 300, **image, **strides),

@@ -102,7 +102,7 @@ def _alternatives(
         "compile=on": not facts.get("compiled"),
         "graph=on": on_gpu and not is_graph,
         "channels_last=on": not facts.get("channels_last"),
-        "frozen=on": "frozen" in type(parameters).model_fields and not facts.get("frozen"),
+        "frozen=on": facts.get("frozen") is False,  # only what is compiled says it
         "precision=bf16": on_gpu and parameters.precision in ("fp32", "tf32"),
         "precision=fp8_hybrid": on_gpu and parameters.precision in ("fp16", "bf16") and spec is not None and spec.fp8,
     }
