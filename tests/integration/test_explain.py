@@ -32,7 +32,7 @@ def make():
 
 @pytest.mark.long
 def test_a_synchronisation_is_explained_and_a_larger_batch_is_tried(sandbox: Sandbox) -> None:
-    (sandbox.path / "asking.py").write_text(SCRIPT, encoding="utf-8")
+    (sandbox.work / "asking.py").write_text(SCRIPT, encoding="utf-8")
     words = ("--model", "./asking.py:make", "--steps", "5", "--warm-up", "0s", "--compile", "off")
     done = sandbox.run("run", "train", *words, "--explain", "--no-report", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.benchmarks._model.measuring import DETAILED_STEPS
 from paceline.core.record import Outcome
 from paceline.measure.trace import STEPS
 from support.cli import Sandbox
@@ -78,10 +79,11 @@ def test_the_trace_is_taken_after_the_measurement_and_kept(mine: Sandbox) -> Non
     assert told["spent"]["steps"] == STEPS
     assert sum(told["spent"]["shares"].values()) == pytest.approx(1.0)
 
-    # No measured step was traced: what was traced are the last steps, and one before them.
+    # No measured step was traced: what was traced are the last steps of two traces, and one before those of each.
     steps = (mine.work / "steps.log").read_text().split()
-    assert steps[-STEPS - 1 :] == ["traced"] * (STEPS + 1)
-    assert set(steps[: -STEPS - 1]) == {"plain"}
+    traced = STEPS + 1 + DETAILED_STEPS + 1
+    assert steps[-traced:] == ["traced"] * traced
+    assert set(steps[:-traced]) == {"plain"}
     step_time = record.measurement("step_time")
     assert step_time is not None
     assert step_time.summary.count == 10

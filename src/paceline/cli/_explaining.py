@@ -78,7 +78,7 @@ class Explaining:
     def _trial(self, one: Candidate, store: Store, limits: Limits) -> Trial:
         from paceline.cli import _ab
         from paceline.runner.sides import RUN, make_side
-        from paceline.web.run_again import suite_text
+        from paceline.web.form_fields import suite_text
 
         case = self.record.case
         with TemporaryDirectory(prefix="paceline-explain-") as folder:

@@ -73,7 +73,6 @@ class Suite(BaseModel):
     cases: list[dict[str, Any]]
     origin: Origin = "local"
     notes: list[str] = Field(default_factory=list)  # what of another tool's file has no counterpart, and why
-    is_superbench: bool = False  # made of a config of SuperBench's
     is_written: bool = True  # by somebody, as a file; False for a benchmark that was named alone
 
     @classmethod

@@ -202,12 +202,11 @@ def _binary(size: object) -> str:
 
 
 def _rdma(take: _Taking) -> Made:
-    operations = {"write": "write", "read": "read", "send": "send"}
     size, adapters = take.one("msg_size"), take.several("adapters", [])
     commands = take.several("commands", ["ib_write_bw"])
     for command, adapter in itertools.product(commands, adapters or [None]):
         operation = str(command).removeprefix("ib_").removesuffix("_bw")
-        if operation not in operations:
+        if operation not in ("write", "read", "send"):
             yield Unmapped(f", commands, {command}", "bandwidths of write, read and send are measured")
             continue
         device = {"device": f"mlx5_{adapter}"} if adapter is not None else {}

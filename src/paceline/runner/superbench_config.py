@@ -48,7 +48,7 @@ def read_config(document: Mapping[str, Any], name: str) -> Suite:
                     cases += _cases(title, entry, _mapping(mode, "modes"), shared, notes)
         if not cases:
             raise InputError("no-cases", "nothing of it can be measured:\n" + "\n".join(notes))
-        return Suite(name=name.rpartition("/")[2].partition(".")[0], cases=cases, notes=notes, is_superbench=True)
+        return Suite(name=name.rpartition("/")[2].partition(".")[0], cases=cases, notes=notes)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ EVENT = (0.00595, 0.00595, 0.00557, 0.0055, 0.00592, 0.00589, 0.00572, 0.0059)
 WALL = (0.01026, 0.01026, 0.01046, 0.01049, 0.01063, 0.01006, 0.01045, 0.01071)
 WRITE = (23935.21, 23928.59, 23927.21, 23924.44, 23922.4, 23930.37, 23941.57, 23896.94)
 KERNEL = {"statistics": ["mean", "p90", "min", "max"], "categories": "KernelLaunch", "aggregate": True}
-THEIRS = {
+THEIRS: dict[str, dict[str, Any]] = {
     "kernel_launch": {**KERNEL, "metrics": ["kernel-launch/event_overhead", "kernel-launch/wall_overhead"]},
     "nccl": {"statistics": "mean", "categories": "NCCL", "metrics": ["nccl-bw/allreduce_8388608_busbw"]},
     "ib-loopback": {
@@ -91,7 +91,8 @@ def test_count_and_deviation(summary: Read) -> None:
     rule = {"statistics": ["count", "std"], "metrics": ["nccl-bw/.*"], "category": "Net"}
     count, deviation = summary({"rules": {"net": rule}})
     assert (count.category, count.value, count.unit) == ("Net", 3.0, "")
-    assert (deviation.value, deviation.unit) == (pytest.approx(0.0, abs=1e-9), "GB/s")
+    assert deviation.value == pytest.approx(0.0, abs=1e-9)
+    assert deviation.unit == "GB/s"
 
 
 def test_without_rules_the_metrics_that_lead_are_shown_over_all_ranks(table: NodeTable) -> None:

@@ -247,6 +247,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             session = ServingSession(parameters, context, server, endpoint, requests, placement, ceiling, clients)
             session.begun = begun
             session.spending = Spending(parameters.limits)
+            session.spending.requests += endpoint.wire == "http"  # the one that was tried
             say(str(SendPlan.of(parameters)))
             session.facts |= _facts(session, sent)
             _warm_up(session, seconds_to_ready)

@@ -66,6 +66,8 @@ class SendPlan:
         load, requests = parameters.load, parameters.requests
         warm_up = parameters.warm_up_seconds
         before = FIRST_ANSWER + REMOTE_WARM_UP if warm_up is None else None if warm_up else FIRST_ANSWER
+        if before is not None and parameters.chosen_wire == "http":  # which is tried once before
+            before += 1
         number, otherwise = parameters.planned_requests, ""
         if load is None:
             otherwise = f"requests at many rates for {show_duration(parameters.search_budget)} at most"
