@@ -126,6 +126,7 @@ class PagedDecoder:
         """How it computes, for the record."""
         sizes = sorted({step.rows for step in self._recorded})
         return {
+            "versions": {"torch": torch.__version__},
             "parameters": sum(one.numel() for one in self.module.parameters()),
             "max_length": self.max_length,
             "kv_blocks": self.blocks,
