@@ -176,10 +176,10 @@ def _operators(
     else:
         for event, (start, end) in own_time(event for event in events if event.is_operator):
             spent[id(event)] += (end - start) / 1e9
-    for event, *place in sorted(_placed(events), key=lambda one: one[0].start):
+    for event, where, is_loading, is_outer in sorted(_placed(events), key=lambda one: one[0].start):
         if is_inside(event) and event.step is None:
             key = event.arguments.get("External id") if on_device and event.is_operator else id(event)
-            yield _Op(event, spent.get(key, 0.0), *place)
+            yield _Op(event, spent.get(key, 0.0), where, is_loading, is_outer)
 
 
 def _placed(events: Iterable[TraceEvent]) -> Iterator[tuple[TraceEvent, str, bool, bool]]:
