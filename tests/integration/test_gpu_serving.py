@@ -138,3 +138,30 @@ def test_the_server_says_whether_it_replays(sandbox: Sandbox) -> None:
     assert said[:2] == ["captured for batches of 1, 2", "off"]
     assert said[2].startswith("not captured: ")
     assert said[3] == said[0]
+
+
+def test_a_recorded_language_model_says_what_it_says_without_graphs() -> None:
+    from paceline.servers._embedded.continuous_batching import Scheduler, TokenSequence
+    from paceline.servers._embedded.kv_blocks import BlockPool
+    from paceline.servers._embedded.paged_decoder import PagedDecoder
+    from paceline.servers.base import Need
+
+    texts = []
+    for with_graphs in (True, False):
+        need = Need("llama3-8b", "tiny", "fp32", "cuda:0", 7)
+        decoder = PagedDecoder(need, max_sequences=4, max_length=None, blocks=6, with_graphs=with_graphs)
+        assert (decoder.facts()["graph"] == "captured for 1, 2, 4 sequences") == with_graphs
+        scheduler = Scheduler(BlockPool(decoder.blocks), max_sequences=4, prefill_tokens=24)
+        sequences = [
+            TokenSequence(list(range(5, 9 + 4 * row)), 20, on_token=lambda *_: None, on_error=lambda _: None)
+            for row in range(7)
+        ]
+        scheduler.waiting.extend(sequences)
+        while scheduler.waiting or scheduler.running:
+            if chunks := scheduler.decodes():
+                scheduler.advance(chunks, decoder.decode(chunks))
+            if chunks := scheduler.prefills():
+                scheduler.advance(chunks, decoder.prefill(chunks))
+        assert scheduler.preemptions > 0
+        texts.append([one.tokens for one in sequences])
+    assert texts[0] == texts[1]

@@ -15,7 +15,7 @@ from paceline.models import MODELS
 from paceline.models.sources import check_model
 from paceline.servers._embedded.app import DRAIN, EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
-from paceline.servers._language_model import PATHS, TORCH_NAMES
+from paceline.servers._language_model import PATHS
 from paceline.servers._program import HTTP_ERRORS, MODEL, Program, answers, http_get
 from paceline.servers.base import Need, ServerFailed, ServerSettings
 from paceline.servers.export import export
@@ -173,11 +173,7 @@ def _check_language(settings: EmbeddedSettings, need: Need) -> None:
         message = f"model '{need.model}' does not make text token by token; ask for one of {', '.join(FAMILIES)}, like "
         message += "llama3.2-1b, or choose the wire kserve-binary"
         raise InputError("not-a-language-model", message, key="model", value=need.model)
-    if need.precision not in TORCH_NAMES:
-        message = f"precision = '{need.precision}': language models are served in one of {', '.join(TORCH_NAMES)}"
-        raise InputError("precision-not-served", message, key="precision", value=need.precision)
-    fixed = {"engine": "torch", "instances": 1}
-    for name, value in fixed.items():
+    for name, value in {"engine": "torch", "instances": 1}.items():
         if getattr(settings, name) != value:
             message = f"{name} = {getattr(settings, name)}: language models are served with {name} = {value}"
             raise InputError("key-does-not-apply", message, key=f"server.{name}", value=getattr(settings, name))

@@ -25,7 +25,7 @@ CASES = [(8, 60), (24, 1), (40, 24), (1, 40), (33, 20), (40, 12), (15, 18)]  # t
         ("llama3-8b", 6, True),
         ("llama2-7b", 6, False),
         ("qwen3-0.6b", 6, False),
-        ("mixtral-8x7b", 6, False),
+        pytest.param("mixtral-8x7b", 6, False, marks=pytest.mark.long),
     ],
 )
 def test_sequences_that_overlap_say_what_each_says_alone(model: str, blocks: int, prefix_caching: bool) -> None:

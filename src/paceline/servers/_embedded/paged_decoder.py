@@ -18,7 +18,7 @@ from paceline.models._modules.decoder import attend
 from paceline.models.base import low_dtype, seed_everything, set_fp32_mode
 from paceline.models.sources import find_model
 from paceline.servers._embedded.continuous_batching import Chunk
-from paceline.servers._embedded.kv_blocks import BLOCK
+from paceline.servers._embedded.kv_blocks import BLOCK, PADDING
 from paceline.servers.base import Need
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class PagedCache:
             if self._table is None:
                 held = self._padded(new)
             else:
-                held = pool.index_select(0, self._table.flatten()).unflatten(0, self._table.shape).flatten(1, 2)
+                held = pool.index_select(0, self._table.flatten()).view(len(self._table), -1, *pool.shape[2:])
             found.append(held.transpose(1, 2))
         return found[0], found[1]
 
@@ -126,6 +126,7 @@ class PagedDecoder:
         """How it computes, for the record."""
         sizes = sorted({step.rows for step in self._recorded})
         return {
+            "versions": {"torch": torch.__version__},
             "parameters": sum(one.numel() for one in self.module.parameters()),
             "max_length": self.max_length,
             "kv_blocks": self.blocks,
@@ -146,10 +147,9 @@ class PagedDecoder:
             slots.append(np.array(sequence.blocks)[places // BLOCK] * BLOCK + places % BLOCK)
         table = None
         if any(chunk.sequence.computed for chunk in chunks):
-            width = max(len(chunk.sequence.blocks) for chunk in chunks)
-            table = self._there(
-                [chunk.sequence.blocks + [0] * (width - len(chunk.sequence.blocks)) for chunk in chunks]
-            )
+            blocks = [chunk.sequence.blocks for chunk in chunks]
+            width = max(map(len, blocks))
+            table = self._there([one + [PADDING] * (width - len(one)) for one in blocks])
         at = self._there(np.concatenate(positions))
         self.cache.begin(self._there(np.concatenate(slots)), at, table, sizes)
         logits = self.forward(self._there(tokens), at, self._there(np.cumsum(sizes) - 1))
@@ -161,13 +161,13 @@ class PagedDecoder:
         rows, width = len(chunks), max(len(chunk.sequence.blocks) for chunk in chunks)
         fitting = (step for step in self._recorded if step.rows >= rows and step.width >= width)
         step = next(fitting, None) or DecodeStep(self, rows, width)
-        step.inputs[rows:] = 0
-        for row, chunk in zip(step.inputs, chunks, strict=False):
-            sequence = chunk.sequence
-            at = sequence.computed
-            row[0], row[1], row[2] = sequence.tokens[-1], at, sequence.blocks[at // BLOCK] * BLOCK + at % BLOCK
-            row[_COLUMNS : _COLUMNS + len(sequence.blocks)] = sequence.blocks
-            row[_COLUMNS + len(sequence.blocks) :] = 0
+        step.inputs[:] = PADDING
+        columns = []
+        for row, one in enumerate(chunk.sequence for chunk in chunks):
+            slot = one.blocks[one.computed // BLOCK] * BLOCK + one.computed % BLOCK
+            columns.append((one.tokens[-1], one.computed, slot))
+            step.inputs[row, _COLUMNS : _COLUMNS + len(one.blocks)] = one.blocks
+        step.inputs[:rows, :_COLUMNS] = columns
         step.replay()
         self.device.synchronize()
         return self._chosen(step.logits, step.chosen[:rows].tolist(), chunks)
@@ -194,7 +194,7 @@ class PagedDecoder:
     def _most_blocks(self, dtype: torch.dtype) -> int:
         """How many blocks there is room for."""
         shape = self.module.shape
-        size = 2 * shape.layers * BLOCK * shape.key_heads * shape.head_width * dtype.itemsize
+        size: int = 2 * shape.layers * BLOCK * shape.key_heads * shape.head_width * dtype.itemsize
         if self.device.kind.is_accelerator:
             return int(ACCELERATOR_PART * self.device.free_memory()) // size
         return int(HOST_PART * psutil.virtual_memory().available) // size
