@@ -10,12 +10,12 @@ from paceline.analysis.explain.budget import BoundOperation, BudgetPart, Traced
 from paceline.analysis.explain.candidates import Candidate
 from paceline.core.quantity import show_count
 from paceline.core.stats import Interval
-from paceline.report.document import Block, Document, Lines, Section, Table, Tone
+from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.numbers import between, percent, ratio, show_value
 from paceline.report.run.sections.traces import short_name
 from paceline.report.text import one_line
 
-NAMES = 60  # characters of an operation
+NAMES = 40  # characters of an operation
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,25 @@ def document(
     label = one_line(f"{case.record.case.benchmark} {case.record.case.title}".strip())
     largest = max(parts, key=lambda part: part.seconds)
     answer = f"{label}: of {show_value(case.step, 's')} a step, {percent(largest.seconds / case.step)} {largest.name}."
-    budget = [(part.name, show_value(part.seconds, "s"), percent(part.seconds / case.step), part.why) for part in parts]
-    budget.append(("sum", show_value(sum(part.seconds for part in parts), "s"), percent(1.0), "as measured"))
-    rows = [
+    whole = BudgetPart("sum", sum(part.seconds for part in parts), "")
+    budget = Table(
         (
-            short_name(one.name, NAMES),
-            one.does,
-            one.bound or "not known",
-            show_count(one.calls),
-            show_value(one.seconds, "s"),
-            ratio(one.seconds / one.best) if one.best else "",
-            one.where,
+            Column.of("Part", [part.name for part in (*parts, whole)], numeric=False),
+            Column.of("Time", [show_value(part.seconds, "s") for part in (*parts, whole)]),
+            Column.of("Share", [percent(part.seconds / case.step) for part in (*parts, whole)]),
         )
-        for one in operations
-    ]
-    headers = ("Operation", "Does", "Bound by", "Calls", "Time a step", "Of its best", "Where")
+    )
+    reasons = tuple(f"{part.name}: {part.why}" for part in parts)
+    longest = Table(
+        (
+            Column.of("Operation", [short_name(one.name, NAMES) for one in operations], numeric=False),
+            Column.of("Bound by", [one.bound or "not known" for one in operations], numeric=False),
+            Column.of("Calls", [show_count(one.calls) for one in operations]),
+            Column.of("Time a step", [show_value(one.seconds, "s") for one in operations]),
+            Column.of("Of its best", [ratio(one.seconds / one.best) if one.best else "" for one in operations]),
+            Column.of("Where", [one.where.rpartition("/")[2] for one in operations], numeric=False),
+        )
+    )
     lines = [line for number, one in enumerate(candidates, 1) for line in _lines(number, one)]
     none = "nothing in the trace stands out, and no setting is predicted to gain 1 %"
     return Document(
@@ -59,8 +63,8 @@ def document(
                 answer,
                 "",
                 (
-                    Section("Budget of a step", (Table.of_lines(("Part", "Time", "Share", "Why"), budget, 1),)),
-                    Section("What takes longest", (Table.of_lines(headers, rows, 3),)),
+                    Section("Budget of a step", (budget, Lines(reasons, Tone.NOTE))),
+                    Section("What takes longest", (longest,)),
                     Section("What would make it faster", (Lines(tuple(lines) or (none,), Tone.TEXT),)),
                 ),
             ),
@@ -80,23 +84,24 @@ def _gain(gain: float | None) -> str:
 
 def tried(trials: Sequence[tuple[Candidate, Trial]]) -> Document:
     """Predicted against measured."""
-    rows = [
+    gains = [ratio(trial.gain) if trial.gain is not None else "none" for _, trial in trials]
+    table = Table(
         (
-            one.setting,
-            ratio(one.gain),
-            ratio(trial.gain) if trial.gain is not None else "not measured",
-            between(trial.interval) if trial.interval else "",
-            str(trial.rounds),
-            one_line(trial.agreement),
+            Column.of("Setting", [one.setting for one, _ in trials], numeric=False),
+            Column.of("Predicted", [ratio(one.gain) for one, _ in trials]),
+            Column.of("Measured", gains),
+            Column.of("Interval", [between(trial.interval) if trial.interval else "" for _, trial in trials]),
+            Column.of("Rounds", [str(trial.rounds) for _, trial in trials]),
+            Column.of("Computes the same", [one_line(trial.agreement) for _, trial in trials], numeric=False),
         )
-        for one, trial in trials
-    ]
-    headers = ("Setting", "Predicted", "Measured", "Interval", "Rounds", "Computes the same")
-    best = max((trial.gain or 0.0 for _, trial in trials), default=0.0)
-    won = next((one.setting for one, trial in trials if trial.gain == best), "")
-    answer = f"Of {len(trials)} settings, {won} gains most: {ratio(best)} times as fast." if best > 1 else ""
-    answer = answer or "No setting that was tried is faster."
-    return Document("Proof by switching", (Block(answer, "", (Section("", (Table.of_lines(headers, rows, 1),)),)),))
+    )
+    # One round has no interval: a ratio alone proves nothing.
+    proved = [(trial.gain or 0.0, one.setting) for one, trial in trials if trial.interval and trial.interval.low > 1]
+    answer = f"Of {len(trials)} settings, none is shown to be faster; more rounds or a quieter machine may decide."
+    if proved:
+        gain, setting = max(proved)
+        answer = f"Of {len(trials)} settings, {setting} gains most: {ratio(gain)} times as fast."
+    return Document("Proof by switching", (Block(answer, "", (Section("", (table,)),)),))
 
 
 def data(
