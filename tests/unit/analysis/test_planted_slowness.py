@@ -151,7 +151,7 @@ def test_products_left_in_fp32() -> None:
     class Wide(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.narrow, self.wide = nn.Linear(256, 256), nn.Linear(256, 256)
+            self.narrow, self.wide = nn.Linear(256, 32), nn.Linear(32, 4096)
 
         def forward(self, inputs: Tensor) -> Tensor:
             with torch.autocast("cpu", dtype=torch.bfloat16):

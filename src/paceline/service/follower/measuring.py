@@ -176,10 +176,6 @@ def main() -> None:
             sys.exit(SPOOL_FAILED)  # nor could a message be written; the worker knows what the code means
 
 
-if __name__ == "__main__":
-    main()
-
-
 EVERY = 1.0  # seconds
 _UNITS = {"rate": "requests/s", "p50": "s", "p99": "s", "failures": "requests/s"}  # of a load
 _RECENT = 100  # samples that tell what is going on now
@@ -205,3 +201,7 @@ def live_figures(progress: Mapping[str, Any], samples: Sequence[float]) -> dict[
         for name, (value, unit) in list(found.items())[:_MOST]
         if isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+if __name__ == "__main__":
+    main()
