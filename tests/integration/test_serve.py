@@ -338,7 +338,7 @@ def test_recorded_arrivals_that_cannot_be_sent_are_refused_at_once(sandbox: Sand
         (("--server", "{max_bach: 4}", "--load.rate", "5"), ("unknown key 'max_bach'", "did you mean 'max_batch'?")),
         (("--server.engin", "torch", "--load.rate", "5"), ("--server.engin", "--server.engine")),
         (("--instance", "c7g.larg", "--load.rate", "5"), ("unknown instance 'c7g.larg'", "did you mean 'c7g.large'?")),
-        (("--wire", "openai-chat", "--load.rate", "5"), ("'embedded' speaks kserve-binary, kserve-json",)),
+        (("--wire", "openai-chat", "--load.rate", "5"), ("'resnet18' does not make text", "kserve-binary")),
         (
             ("--requests.form", "image", "--wire", "kserve-json", "--load.rate", "5"),
             ("pictures do not travel as JSON", "kserve-binary"),
