@@ -138,16 +138,20 @@ def _faults(ask: Ask, run_id: str) -> Iterator[_Fault]:
         return
     stored = list(ask("SELECT id, case_index, attempt FROM records WHERE run_id = :run_id", this))
     with suppress(Exception):
-        if all(not _contradiction(record) for record in load_records(ask, "run_id = :run_id", this)):
+        records = load_records(ask, "run_id = :run_id", this)
+        as_written = sorted(record.case.index for record in records) == sorted(index for _, index, _ in stored)
+        if as_written and all(not _contradiction(record) for record in records):
             return
     for record_id, case_index, attempt in stored:
+        named = {case_index}
         try:
             (record,) = load_records(ask, "id = :id", {"id": record_id})
-            why = _contradiction(record)
+            named.add(record.case.index)
+            why = _contradiction(record) if len(named) == 1 else "it is stored under the number of another case"
         except Exception as error:
             why = _why(error)
-        if why:
-            yield _Fault(run_id, record_id, f"run '{run_id}', case {case_index}, attempt {attempt}: {why}")
+        for index in sorted(named) if why else ():
+            yield _Fault(run_id, record_id, f"run '{run_id}', case {index}, attempt {attempt}: {why}")
 
 
 def _contradiction(record: Record) -> str:

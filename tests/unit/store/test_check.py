@@ -121,6 +121,19 @@ def test_flipped_bits_anywhere_are_survived(whole: Path, tmp_path: Path) -> None
         path.unlink()
 
 
+def test_a_record_under_the_number_of_another_case_is_found(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "renumbered.db"
+    shutil.copy(whole, path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE records SET case_index = 77 WHERE run_id = 'run-1' AND case_index = 0")
+    connection.close()
+    found, _ = checked(path)
+    assert [line.partition(": ")[0] for line in found.lost] == [
+        "run 'run-1', case 0, attempt 1",
+        "run 'run-1', case 77, attempt 1",
+    ]
+
+
 def test_documents_and_samples_that_are_not_what_was_written_are_found(whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "flipped.db"
     shutil.copy(whole, path)
