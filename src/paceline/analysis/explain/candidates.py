@@ -130,7 +130,7 @@ def _wide_products(case: Traced) -> Iterator[Candidate]:
     if seconds < SEEN * case.spent.step_seconds:
         return
     slow, fast = case.compute("fp32"), case.compute()
-    saved = seconds * (1.0 - slow.value / fast.value) if slow and fast and slow.value < fast.value else seconds / 2
+    saved = seconds * max(0.0, 1.0 - slow.value / fast.value) if slow and fast else None
     why = f"products in fp32 take {show_duration(seconds)} of a step that computes in {case.format}"
     where = ", ".join(dict.fromkeys(one.where for one in wide[:3] if one.where))
     yield Candidate(f"compute the products left in fp32 in {case.format}", why, saved, case.step, where=where)
