@@ -18,7 +18,7 @@ from paceline.models.deepseek import build_deepseek
 from paceline.models.llama import DecoderShape
 from paceline.models.mixtral import MIXTRAL_8X7B, MoeShape, build_mixtral
 from paceline.models.mixtral import TINY as TINY_MIXTRAL
-from support.decoders import packed_gate, packed_qkv
+from support.decoders import assert_cached_like_whole, packed_gate, packed_qkv
 
 transformers = pytest.importorskip("transformers", reason="needs it: pip install '.[dev]'")
 
@@ -158,17 +158,7 @@ def test_logits_and_gradients_agree_with_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("build", [lambda: build_mixtral(MIXTRAL), lambda: build_deepseek(DEEPSEEK)])
 def test_tokens_through_a_cache_give_the_logits_of_the_whole_text(build: Any) -> None:
-    model = build().module.eval()
-    assert isinstance(model, Decoder)
-    tokens = torch.randint(211, (2, 20))
-    with torch.inference_mode():
-        whole = model(tokens)
-        cache = model.make_cache(batch=2, max_length=24)
-        first = model(tokens[:, :12], cache)
-        one = model(tokens[:, 12:13], cache, torch.tensor([12]))
-        several = model(tokens[:, 13:], cache, torch.arange(13, 20), last_only=True)
-    torch.testing.assert_close(torch.cat((first, one), 1), whole[:, :13], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(several, whole[:, -1:], rtol=1e-4, atol=1e-4)
+    assert_cached_like_whole(build().module.eval())
 
 
 def test_a_latent_cache_is_small() -> None:

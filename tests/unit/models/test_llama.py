@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from paceline.models._modules.decoder import Decoder, Rotary, attend
 from paceline.models.llama import TINY, DecoderShape, build_llama
-from support.decoders import packed_gate, packed_qkv
+from support.decoders import assert_cached_like_whole, packed_gate, packed_qkv
 
 transformers = pytest.importorskip("transformers", reason="needs it: pip install '.[dev]'")
 
@@ -95,17 +95,7 @@ def test_logits_and_gradients_agree_with_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_tokens_through_a_cache_give_the_logits_of_the_whole_text(name: str) -> None:
-    model = build_llama(SHAPES[name]).module.eval()
-    assert isinstance(model, Decoder)
-    tokens = torch.randint(211, (2, 20))
-    with torch.inference_mode():
-        whole = model(tokens)
-        cache = model.make_cache(batch=2, max_length=24)
-        first = model(tokens[:, :12], cache)
-        one = model(tokens[:, 12:13], cache, torch.tensor([12]))
-        several = model(tokens[:, 13:], cache, torch.arange(13, 20), last_only=True)
-    torch.testing.assert_close(torch.cat((first, one), 1), whole[:, :13], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(several, whole[:, -1:], rtol=1e-4, atol=1e-4)
+    assert_cached_like_whole(build_llama(SHAPES[name]).module.eval())
 
 
 def test_what_lies_behind_the_last_position_of_a_cache_is_not_seen() -> None:
