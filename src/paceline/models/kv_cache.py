@@ -13,8 +13,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class LayerCache:
+    """Keys and values of one layer: [batch, heads, max_length, head size], with the heads of keys."""
+
+    def __init__(self, keys: Tensor, values: Tensor, places: Tensor) -> None:
+        self.keys, self.values, self._places = keys, values, places
+
+    def update(self, key: Tensor, value: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [batch, heads, length, size] at their positions [length]; returns whole buffers."""
+        self.keys.index_copy_(2, positions, key.to(self.keys.dtype))
+        self.values.index_copy_(2, positions, value.to(self.values.dtype))
+        return self.keys, self.values
+
+    def mask(self, positions: Tensor) -> Tensor:
+        """Which places tokens at these positions see: [length, max_length], true up to their own."""
+        return self._places <= positions[:, None]
+
+
 class KVCache:
-    """For each layer, keys and values [batch, heads, max_length, head size], with the heads of keys."""
+    """The caches of all layers."""
 
     def __init__(
         self,
@@ -30,27 +47,16 @@ class KVCache:
     ) -> None:
         import torch
 
-        def buffers(width: int) -> list[Tensor]:
-            shape = (batch, heads, max_length, width)
-            return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        def buffer(width: int) -> Tensor:
+            return torch.zeros((batch, heads, max_length, width), dtype=dtype, device=device)
 
         self.max_length = max_length
-        self.keys = buffers(head_size)
-        self.values = buffers(head_size if value_size is None else value_size)
-        self._places = torch.arange(max_length, device=device)
+        places = torch.arange(max_length, device=device)
+        value_size = head_size if value_size is None else value_size
+        self.layers = [LayerCache(buffer(head_size), buffer(value_size), places) for _ in range(layers)]
 
     @property
     def nbytes(self) -> int:
         """Memory of all layers."""
-        return sum(one.numel() * one.element_size() for one in (*self.keys, *self.values))
-
-    def update(self, layer: int, key: Tensor, value: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [batch, heads, length, size] at their positions [length]; returns whole buffers."""
-        keys, values = self.keys[layer], self.values[layer]
-        keys.index_copy_(2, positions, key.to(keys.dtype))
-        values.index_copy_(2, positions, value.to(values.dtype))
-        return keys, values
-
-    def mask(self, positions: Tensor) -> Tensor:
-        """Which places tokens at these positions see: [length, max_length], true up to their own."""
-        return self._places <= positions[:, None]
+        tensors = (tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+        return sum(one.numel() * one.element_size() for one in tensors)

@@ -105,8 +105,9 @@ def test_what_lies_behind_the_last_position_of_a_cache_is_not_seen() -> None:
     logits = []
     for junk in (0.0, 100.0):
         cache = model.make_cache(batch=1, max_length=16)
-        for buffer in (*cache.keys, *cache.values):
-            buffer.fill_(junk)
+        for layer in cache.layers:
+            layer.keys.fill_(junk)
+            layer.values.fill_(junk)
         with torch.inference_mode():
             model(tokens[:, :-1], cache)
             logits.append(model(tokens[:, -1:], cache, torch.tensor([7])))
@@ -118,8 +119,8 @@ def test_a_cache_holds_the_heads_of_keys_in_the_format_of_the_weights() -> None:
     assert isinstance(model, Decoder)
     cache = model.make_cache(batch=5, max_length=7)
     assert cache.nbytes == 2 * 3 * (5 * 2 * 7 * 16) * 2  # keys and values, layers, numbers, bytes
-    assert cache.keys[0].dtype is torch.bfloat16
-    assert model.make_cache(batch=1, max_length=1, dtype=torch.float32).values[2].dtype is torch.float32
+    assert cache.layers[0].keys.dtype is torch.bfloat16
+    assert model.make_cache(batch=1, max_length=1, dtype=torch.float32).layers[2].values.dtype is torch.float32
 
 
 @pytest.mark.parametrize("length", [1, 6])

@@ -111,21 +111,26 @@ class Conversation:
         for block in module.blocks:
             if hasattr(block.attention, "attend"):
                 block.attention.attend = split_attend if split else attend
-        self._prefill, self._step = self._first, self._next
+        self._blocks, self._finish = list(module.blocks), self._pick
         if compiled:
             torch._dynamo.reset()  # each length is compiled by itself, and only so many forms of a function are kept
             # Where a batch is one row, this also makes the products plain sums, which read weights at memory's pace.
             tuned: Any = {"coordinate_descent_tuning": True} if generator.device.kind.is_accelerator else None
-            self._prefill = torch.compile(self._first, dynamic=False)
-            self._step = torch.compile(self._next, dynamic=False, options=tuned)
+            # Block by block: those that are alike share one compiled form, however many layers there are.
+            self._blocks = [torch.compile(block, dynamic=False, options=tuned) for block in self._blocks]
+            self._finish = torch.compile(self._pick, dynamic=False, options=tuned)
 
     def prefill(self) -> Tensor:
         """Read the prompt and make the first token; returns the logits."""
-        return self._prefill()
+        logits = self._pass(self.prompt, None)
+        self.position.fill_(self.context)
+        return logits
 
     def step(self) -> Tensor:
         """Make the next token; returns the logits."""
-        return self._step()
+        logits = self._pass(self.token, self.position)
+        self.position.copy_((self.position + 1 - self.context) % self.new_tokens + self.context)
+        return logits
 
     def check(self) -> float:
         """Compare some steps with an uncompiled pass without a cache; how far the last logits are apart."""
@@ -142,17 +147,17 @@ class Conversation:
             raise SilentCorruption(f"{what} from those of an uncompiled pass without one; try --compile off")
         return apart
 
-    def _first(self) -> Tensor:
-        logits = self._generator.module(self.prompt, self.cache, last_only=True)[:, -1]
-        self.token.copy_(logits.argmax(-1, keepdim=True))
-        self.position.fill_(self.context)
-        return logits  # type: ignore[no-any-return]
+    def _pass(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        x = self._generator.module.embed(tokens)
+        for block, cache in zip(self._blocks, self.cache.layers, strict=True):
+            x = block(x, cache, positions)
+        return self._finish(x[:, -1:])
 
-    def _next(self) -> Tensor:
-        logits = self._generator.module(self.token, self.cache, self.position, last_only=True)[:, -1]
+    def _pick(self, x: Tensor) -> Tensor:
+        """The logits, and as the next token the likeliest."""
+        logits: Tensor = self._generator.module.head(x)[:, -1]
         self.token.copy_(logits.argmax(-1, keepdim=True))
-        self.position.copy_((self.position + 1 - self.context) % self.new_tokens + self.context)
-        return logits  # type: ignore[no-any-return]
+        return logits
 
 
 def split_attend(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from paceline.core.transformer import GATE_BLOCK
 from paceline.models._modules.transformer import initialise, vocabulary_logits
-from paceline.models.kv_cache import KVCache
+from paceline.models.kv_cache import KVCache, LayerCache
 
 if TYPE_CHECKING:
     from paceline.models.llama import DecoderShape
@@ -108,9 +108,7 @@ class GroupedQueryAttention(nn.Module):
         # What a mesh replaces where each rank has only a part of the tokens.
         self.attend: Callable[..., Tensor] = attend
 
-    def forward(
-        self, x: Tensor, cache: KVCache | None = None, layer: int = 0, positions: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None, positions: Tensor | None = None) -> Tensor:
         batch, length, _ = x.shape
         parts = self.qkv(x).view(batch, length, -1, self.groups + 2, self.head_size)
         query, key, value = parts.split((self.groups, 1, 1), 3)
@@ -119,7 +117,7 @@ class GroupedQueryAttention(nn.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         rows = self.rotary.rows(length, positions)
         query, key = self.rotary(query, rows).transpose(1, 2), self.rotary(key, rows).transpose(1, 2)
-        mixed = attend_cached(self.attend, query, key, value.transpose(1, 2), cache, layer, positions)
+        mixed = attend_cached(self.attend, query, key, value.transpose(1, 2), cache, positions)
         return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -128,17 +126,16 @@ def attend_cached(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cache: KVCache | None,
-    layer: int,
+    cache: LayerCache | None,
     positions: Tensor | None,
 ) -> Tensor:
     """Causal attention over the given tokens, or with positions over all that the cache then holds."""
     if cache is None:
         return attend(query, key, value, causal=True)
     if positions is None:  # the first tokens: there is nothing before them
-        cache.update(layer, key, value, torch.arange(key.shape[2], device=key.device))
+        cache.update(key, value, torch.arange(key.shape[2], device=key.device))
         return attend(query, key, value, causal=True)
-    keys, values = cache.update(layer, key, value, positions)
+    keys, values = cache.update(key, value, positions)
     return attend(query, keys.to(query.dtype), values.to(query.dtype), mask=cache.mask(positions))
 
 
@@ -171,18 +168,16 @@ class DecoderBlock(nn.Module):
         self.feed_forward_norm = RmsNorm(hidden, epsilon)
         self.feed_forward = feed_forward
 
-    def forward(
-        self, x: Tensor, cache: KVCache | None = None, layer: int = 0, positions: Tensor | None = None
-    ) -> Tensor:
-        x, last = self.without_last_sum(x, cache, layer, positions)
+    def forward(self, x: Tensor, cache: LayerCache | None = None, positions: Tensor | None = None) -> Tensor:
+        x, last = self.without_last_sum(x, cache, positions)
         return x + last
 
     def without_last_sum(
-        self, x: Tensor, cache: KVCache | None = None, layer: int = 0, positions: Tensor | None = None
+        self, x: Tensor, cache: LayerCache | None = None, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The residual stream, and what is still to be added to it."""
         normed = self.attention_norm(x)
-        x = x + (self.attention(normed) if cache is None else self.attention(normed, cache, layer, positions))
+        x = x + (self.attention(normed) if cache is None else self.attention(normed, cache, positions))
         return x, self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -252,5 +247,5 @@ class Decoder(nn.Module):
     ) -> Tensor:
         x = self.embed(tokens)
         for layer, block in enumerate(self.blocks):
-            x = block(x) if cache is None else block(x, cache, layer, positions)
+            x = block(x) if cache is None else block(x, cache.layers[layer], positions)
         return self.head(x[:, -1:] if last_only else x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from paceline.models._modules.decoder import DecoderBlock, RmsNorm, Rotary, attend
 from paceline.models._modules.experts import MoeDecoder
-from paceline.models.kv_cache import KVCache
+from paceline.models.kv_cache import KVCache, LayerCache
 
 if TYPE_CHECKING:
     from paceline.models.deepseek import LatentShape
@@ -28,9 +28,7 @@ class LatentAttention(nn.Module):
         self.keys_values = nn.Linear(shape.latent, shape.heads * (shape.plain + shape.value), bias=False)
         self.output = nn.Linear(shape.heads * shape.value, shape.hidden, bias=False)
 
-    def forward(
-        self, x: Tensor, cache: KVCache | None = None, layer: int = 0, positions: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None, positions: Tensor | None = None) -> Tensor:
         batch, length, _ = x.shape
         rows = self.rotary.rows(length, positions)
         query = self.query(x).view(batch, length, -1, self.plain + self.turned)
@@ -42,7 +40,7 @@ class LatentAttention(nn.Module):
         if cache is not None:
             both = torch.cat((latent.unsqueeze(2), key), -1).transpose(1, 2)
             at = torch.arange(length, device=x.device) if positions is None else positions
-            held, _ = cache.update(layer, both, both[..., :0], at)
+            held, _ = cache.update(both, both[..., :0], at)
             if positions is not None:
                 return self._from_latents(plain, turned, held.to(x.dtype), cache.mask(positions))
         both = self.keys_values(latent).view(batch, length, -1, self.plain + self.value)

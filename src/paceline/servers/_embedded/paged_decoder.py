@@ -34,9 +34,11 @@ class PagedCache:
 
     def __init__(self, shape: Any, blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         size = (blocks + 1, BLOCK, shape.key_heads, shape.head_width)  # one more, for padding
-        self.keys, self.values = (
-            [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)] for _ in range(2)
-        )
+
+        def pool() -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        self.layers = [PagedLayer(self, pool(), pool()) for _ in range(shape.layers)]
         self._places = torch.arange(-(-shape.context // BLOCK) * BLOCK, device=device)
 
     def begin(self, slots: Tensor, positions: Tensor, table: Tensor | None, sizes: Sequence[int] | None = None) -> None:
@@ -51,27 +53,20 @@ class PagedCache:
             columns = np.concatenate([np.arange(size) for size in sizes])
             self._where = torch.tensor(rows, device=slots.device), torch.tensor(columns, device=slots.device)
             self._padded_size = len(sizes), max(sizes)
-        self._mask: Tensor | None = None
+        self.mask: Tensor | None = None  # which places each query sees; none for a causal mask
         if table is not None:
             places = self._places[: table.shape[1] * BLOCK]
-            self._mask = (places <= self._padded(positions)[..., None])[:, None]
+            self.mask = (places <= self._padded(positions)[..., None])[:, None]
 
-    def update(self, layer: int, key: Tensor, value: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Write [1, heads, tokens, size]; what each sequence then has: [sequences, heads, length, size]."""
-        found = []
-        for pool, heads in ((self.keys[layer], key[0]), (self.values[layer], value[0])):
-            new = heads.transpose(0, 1)
-            pool.flatten(0, 1).index_copy_(0, self._slots, new)
-            if self._table is None:
-                held = self._padded(new)
-            else:
-                held = pool.index_select(0, self._table.flatten()).view(len(self._table), -1, *pool.shape[2:])
-            found.append(held.transpose(1, 2))
-        return found[0], found[1]
-
-    def mask(self, positions: Tensor) -> Tensor | None:
-        """Which places each query sees; None for a causal mask."""
-        return self._mask
+    def exchange(self, pool: Tensor, heads: Tensor) -> Tensor:
+        """Write [heads, tokens, size] to the pool; what each sequence then has: [sequences, heads, length, size]."""
+        new = heads.transpose(0, 1)
+        pool.flatten(0, 1).index_copy_(0, self._slots, new)
+        if self._table is None:
+            held = self._padded(new)
+        else:
+            held = pool.index_select(0, self._table.flatten()).view(len(self._table), -1, *pool.shape[2:])
+        return held.transpose(1, 2)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None) -> Tensor:
         """Attention of each sequence's tokens over its own keys: [1, heads, tokens, size]."""
@@ -87,6 +82,21 @@ class PagedCache:
         padded = tokens.new_zeros(*self._padded_size, *tokens.shape[1:])
         padded[self._where] = tokens
         return padded
+
+
+class PagedLayer:
+    """Keys and values of one layer, as its attention asks for them."""
+
+    def __init__(self, cache: PagedCache, keys: Tensor, values: Tensor) -> None:
+        self._cache, self.keys, self.values = cache, keys, values
+
+    def update(self, key: Tensor, value: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Write [1, heads, tokens, size]; what each sequence then has."""
+        return self._cache.exchange(self.keys, key[0]), self._cache.exchange(self.values, value[0])
+
+    def mask(self, positions: Tensor) -> Tensor | None:
+        """Which places each query sees."""
+        return self._cache.mask
 
 
 class PagedDecoder:
@@ -131,7 +141,7 @@ class PagedDecoder:
             "max_length": self.max_length,
             "kv_blocks": self.blocks,
             "kv_block_tokens": BLOCK,
-            "kv_bytes": sum(one.numel() * one.element_size() for one in (*self.cache.keys, *self.cache.values)),
+            "kv_bytes": sum(2 * one.keys.numel() * one.keys.element_size() for one in self.cache.layers),
             "graph": f"captured for {', '.join(map(str, sizes))} sequences" if sizes else "off",
         }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from paceline.measure import memory
 from paceline.measure.memory import Peak
 from paceline.models import MODELS
 from paceline.models._modules.decoder import attend
+from paceline.models.kv_cache import LayerCache
 from support.records import record
 from support.refused import refused
 
@@ -74,6 +77,23 @@ def test_tokens_with_a_cache_are_those_of_whole_passes_without_one(model: str, s
     assert made.check() < 1e-4
 
 
+def test_layers_that_are_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, forms = generator(), []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        forms.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    made.module.blocks.extend([copy.deepcopy(made.module.blocks[0]) for _ in range(12)])
+    made.module.shape = made.shape = replace(made.shape, layers=len(made.module.blocks))
+    compiled = Conversation(made, 2, 12, 4, compiled=True, split=False)
+    compiled.prefill()
+    compiled.step()
+    compiled.step()
+    assert len(forms) == 4  # a block and the head, of a prompt and of one token
+
+
 def test_after_the_new_tokens_decoding_starts_again_at_the_end_of_the_prompt() -> None:
     made = conversation(context=12, new_tokens=3)
     made.prefill()
@@ -109,14 +129,14 @@ def test_split_attention_leaves_a_prompt_to_the_fused_kernel() -> None:
 
 def test_a_cache_that_loses_tokens_is_silent_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
     made = conversation()
-    genuine = type(made.cache).update
+    genuine = LayerCache.update
 
-    def forgetting(self: Any, layer: int, key: Any, value: Any, positions: Any) -> Any:
-        genuine(self, layer, key, value, positions)
-        self.values[layer][:, :, 3:] = 5.0
-        return self.keys[layer], self.values[layer]
+    def forgetting(self: LayerCache, key: Any, value: Any, positions: Any) -> Any:
+        genuine(self, key, value, positions)
+        self.values[:, :, 3:] = 5.0
+        return self.keys, self.values
 
-    monkeypatch.setattr(type(made.cache), "update", forgetting)
+    monkeypatch.setattr(LayerCache, "update", forgetting)
     with pytest.raises(SilentCorruption, match="after 3 steps with a cache, the logits differ"):
         made.check()
 
