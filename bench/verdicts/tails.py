@@ -45,7 +45,7 @@ def _cells(queue: Queue, load: float, count: int, replicates: int, random: np.ra
         truth, found = queue.percentile(load, share), [row[place] for row in rows]
         values = np.array([tail.value for tail in found])
         # One who knows the process knows between which ends 95 % of such estimates lie.
-        known = float(np.quantile(values, 0.975) - np.quantile(values, 0.025))
+        known = float(np.diff(np.quantile(values, (0.025, 0.975), method="median_unbiased"))[0])
         ends = np.array([(one.interval.low, one.interval.high) for one in found if one.interval is not None])
         ends = ends.reshape(-1, 2)
         low, high = ends[:, 0] <= truth * (1 + 1e-9), ends[:, 1] >= truth * (1 - 1e-9)

@@ -24,6 +24,9 @@ SKEWED_LEAST = 0.02  # of the value: narrower than this, the difference would no
 ENOUGH = 7.0  # effective samples that an interval of the mean takes, or a third of the samples where they are few
 NEAR = 2.0  # times the least count: so near to it, that it was reached may be luck
 LUCK = 0.4  # by how much of it an interval is wider then, at most
+HEAVY, SURELY_HEAVY = 6.0, 10.0  # kurtosis (3 if normal) from which samples may have, and have, a heavy tail
+NEAR_HEAVY = 4.0  # times the least count: so near to it, the largest values of a heavy tail may be missing
+MISSING = 0.5  # by how much of it the end at that tail is further then, at most
 FEW = 10  # fewer samples say nothing of how they are correlated, and are taken as independent
 WAVES = 1.2  # times the two thirds power of the effective count: so many of the slowest tell the variance of the mean
 LEAST_WAVES = 4
@@ -282,16 +285,26 @@ def _mean_interval(values: NDArray[np.float64], effective: float, confidence: fl
     if stalls.any():
         fewer, more = _stall_reach(values, stalls, confidence)
         below, above = max(below, fewer), max(above, more)
-    doubt = _doubt(effective / min(ENOUGH, n / 3.0))
-    return Interval(low=mean - doubt * below, high=mean + doubt * above, confidence=confidence)
+    fewer, more = _doubt(values, effective / min(ENOUGH, n / 3.0))
+    return Interval(low=mean - fewer * below, high=mean + more * above, confidence=confidence)
 
 
-def _doubt(ratio: float) -> float:
-    """How much further the ends are where the effective count is only so many times the least.
+def _doubt(values: NDArray[np.float64], ratio: float) -> tuple[float, float]:
+    """How much further the two ends are where the effective count is only so many times the least.
 
     Of series that have just enough samples, those that look as if they had more are the ones that show an interval.
+    And where the samples have a heavy tail, so few of them have likely met none of its largest values.
     """
-    return 1.0 + LUCK * max(0.0, 1.0 - math.log(ratio) / math.log(NEAR)) ** 2
+    luck = 1.0 + LUCK * max(0.0, 1.0 - math.log(ratio) / math.log(NEAR)) ** 2
+    near = max(0.0, 1.0 - math.log(ratio) / math.log(NEAR_HEAVY))
+    centred = values - values.mean()
+    variance = float((centred**2).mean())
+    if near == 0.0 or variance == 0.0:
+        return luck, luck
+    skew, kurtosis = float((centred**3).mean()) / variance**1.5, float((centred**4).mean()) / variance**2
+    heavy = min(max((kurtosis - HEAVY) / (SURELY_HEAVY - HEAVY), 0.0), 1.0)
+    missing = MISSING * near * heavy * math.tanh(skew)
+    return luck * (1.0 + max(-missing, 0.0)), luck * (1.0 + max(missing, 0.0))
 
 
 def _reach(values: NDArray[np.float64], effective: float, confidence: float) -> tuple[float, float]:

@@ -35,7 +35,12 @@ _PRODUCTS = {
 }  # fmt: skip
 _FUSIBLE = ("elementwise work", "reductions", "normalisation", "copies")
 _FRAME = re.compile(r"^(?P<file>[^<(][^(]*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
-_NOT_THE_USERS = re.compile(r"(^|/)(torch/|paceline/(?!models)|contextlib\.py|threading\.py|runpy\.py)")
+# Files that are named by a hash of 51 characters hold compiled code.
+_NOT_THE_USERS = re.compile(
+    r"(^|/)(torch/|paceline/(?!models)|contextlib\.py|threading\.py|runpy\.py|c[a-z2-7]{50,}\.py$)"
+)
+# Fused attention of [batch, length, heads, size], where others take [batch, heads, length, size].
+_LENGTH_FIRST = ("aten::_flash_attention_", "aten::_efficient_attention_")
 _LOADING = "torch/utils/data/"
 _WAITING = re.compile(
     r"^enumerate\(DataLoader\)|^<built-in (function sleep|method (acquire|poll|recv|read|readinto|select)\b)"
@@ -123,6 +128,22 @@ class _Op:
             return None
         (*_, rows, inner), (*_, columns) = sizes[first], sizes[first + 1]
         return math.prod(sizes[first][:-2]), rows, columns, inner
+
+    @property
+    def attention_flops(self) -> float | None:
+        """Of fused attention: two products forward and five backward, of half the pairs where it is causal."""
+        name, large = self.event.name, [one for one in self.sizes if len(one) == 4]
+        is_backward = name.endswith("_backward")
+        if self.group != "attention" or len(large) < 3 + is_backward:
+            return None
+        query, key, value = large[is_backward : 3 + is_backward]  # behind the gradient of the result
+        given = [str(one) for one in self.event.arguments.get("Concrete Inputs", ())]
+        behind = given[given.index("0.") :] if "0." in given else []  # the part that is dropped, then whether causal
+        is_causal = next((one == "True" for one in behind if one in ("True", "False")), False)
+        products = 2.5 if is_backward else 1.0
+        length = key[1 if name.startswith(_LENGTH_FIRST) else 2]
+        pairs = math.prod(query[:-1]) * length * (0.5 if is_causal else 1.0)
+        return 2.0 * products * pairs * (query[-1] + value[-1])
 
     def bytes_of(self, place: int) -> float:
         given = self.event.arguments.get("Input type", ())
@@ -350,6 +371,7 @@ def _operations(work: Sequence[_Op], steps: int) -> list[Operation]:
             flops = 2.0 * calls * math.prod(first.product)
             moved = calls * count * width * (rows * inner + inner * columns + rows * columns)
         elif first.sizes:
+            flops = None if (each := first.attention_flops) is None else calls * each
             moved = calls * width * float(sum(map(math.prod, first.sizes)) + max(map(math.prod, first.sizes)))
         found.append(
             Operation(

@@ -13,8 +13,8 @@ from paceline.core.errors import InputError
 from paceline.core.profile import Ceiling
 from paceline.core.subject import DEVICE_MEMORY, StepTrace, Work
 from paceline.core.trace_breakdown import TimeSpent
-from paceline.core.trace_signs import Operation, Sign, StepDetails
-from support.explained import traced
+from paceline.core.trace_signs import Operation, Sign, StepDetails, step_details
+from support.explained import gpu_events, launched, traced
 from support.records import case, record, run_of
 
 SHARES = {"compute": 0.5, "memory": 0.2, "communication": 0.05, "other": 0.05, "idle": 0.2}
@@ -116,6 +116,33 @@ def test_operations_have_their_bound_and_their_distance() -> None:
     assert second.best == pytest.approx((flat.bytes or 0.0) / 1e12)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "concrete", "flops"),
+    [
+        ("_scaled_dot_product_cudnn_attention", [[2, 8, 64, 16]] * 3, ["", "", "", "", "True", "0.", "True"], 1),
+        ("_scaled_dot_product_cudnn_attention", [[2, 8, 64, 16]] * 3, ["", "", "", "", "True", "0.", "False"], 2),
+        ("_flash_attention_forward", [[2, 64, 8, 16]] * 3, ["", "", "", "", "", "64", "64", "0.", "True"], 1),
+        ("_cudnn_attention_backward", [[2, 8, 64, 16]] * 5, ["", "", "", "", "", "64", "64", "0.", "True"], 2.5),
+    ],
+)
+def test_fused_attention_is_held_against_its_products(name: str, sizes: Any, concrete: Any, flops: float) -> None:
+    kinds = {"Input_Dims": sizes, "Input_type": ["c10::BFloat16"] * len(sizes), "Concrete_Inputs": concrete}
+    details = step_details(gpu_events(*launched(1, f"aten::{name}", "fmha", 1_100, 100, **kinds)), on_device=True)
+    (found,) = details.operations
+    assert found.flops == pytest.approx(flops * 2 * 2 * 8 * 64 * 64 * 16)
+
+
+def test_compiled_code_is_not_the_place_of_an_operation() -> None:
+    def call(name: str, ts: float, dur: float) -> dict[str, Any]:
+        return {"name": name, "cat": "python_function", "ts": ts, "dur": dur}
+
+    outer, inner = call("model.py(7): forward", 1_050, 300), call(f"c{'k5' * 25}x.py(1374): call", 1_060, 200)
+    kinds = {"Input_Dims": [[64, 64], [64, 64]], "Input_type": ["c10::BFloat16"] * 2}
+    events = gpu_events(outer, inner, *launched(1, "aten::mm", "gemm", 1_100, 100, **kinds))
+    (found,) = step_details(events, on_device=True).operations
+    assert found.where == "model.py:7 (forward)"
+
+
 def test_a_trace_that_shows_few_operators_shows_kernels() -> None:
     assert operations(on_gpu(StepDetails(operations=(product(8, 8, 8, 0.0001),)))) == []  # this trace kept no kernel
 
@@ -141,17 +168,19 @@ def test_8_bit_products_want_multiples_of_16() -> None:
 
 
 def test_what_a_setting_gains() -> None:
-    details = StepDetails(fusible_seconds=0.005, fusible_calls=0.5)
+    products = product(8192, 8192, 8192, 0.04)
+    details = StepDetails(operations=(products,), fusible_seconds=0.005, fusible_calls=0.5)
     settings = ("compile=on", "graph=on", "precision=fp8_hybrid", "batch_size=128")
     found = {one.setting: one for one in candidates(on_gpu(details, alternatives=settings, batch=32))}
     assert found["compile=on"].saved == pytest.approx(0.005 + 0.5 * 0.02)
     assert found["graph=on"].saved == pytest.approx(0.02)
-    assert found["precision=fp8_hybrid"].saved == pytest.approx(0.05 * (1 - 100 / 200))
+    converted = 2 * 8192**2 * (2 + 2 + 1) / 1e12  # both inputs: read twice in 16 bits, written in 8
+    assert found["precision=fp8_hybrid"].saved == pytest.approx(0.04 * (1 - 100 / 200) - converted)
     assert found["batch_size=128"].saved == pytest.approx((0.02 + 0.01) * 3 / 4)
     assert [one.setting for one in candidates(on_gpu(details, alternatives=settings, batch=32))] == [
-        "precision=fp8_hybrid",
         "batch_size=128",
         "graph=on",
+        "precision=fp8_hybrid",
         "compile=on",
     ]
 

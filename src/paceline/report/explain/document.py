@@ -50,7 +50,7 @@ def document(
             Column.of("Bound by", [one.bound or "not known" for one in operations], numeric=False),
             Column.of("Calls", [show_count(one.calls) for one in operations]),
             Column.of("Time a step", [show_value(one.seconds, "s") for one in operations]),
-            Column.of("Of its best", [ratio(one.seconds / one.best) if one.best else "" for one in operations]),
+            Column.of("Times its best", [ratio(one.seconds / one.best) if one.best else "" for one in operations]),
             Column.of("Where", [one.where.rpartition("/")[2] for one in operations], numeric=False),
         )
     )
