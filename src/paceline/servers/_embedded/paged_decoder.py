@@ -185,8 +185,8 @@ class PagedDecoder:
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor | None = None) -> Tensor:
         """Logits of the tokens at `last`, or of all; the cache knows what belongs together."""
         x = self.module.embed(tokens[None])
-        for layer, block in enumerate(self.module.blocks):
-            x = block(x, self.cache, layer, positions)
+        for block, layer in zip(self.module.blocks, self.cache.layers, strict=True):
+            x = block(x, layer, positions)
         logits: Tensor = self.module.head(x if last is None else x[:, last])[0]
         return logits
 
