@@ -14,6 +14,7 @@ from paceline.core.stats import (
     ENOUGH,
     PERCENTILES,
     Interval,
+    _doubt,
     _poisson_limits,
     drift_interval,
     effective_count,
@@ -514,3 +515,13 @@ def test_the_rate_of_no_time_has_no_deviation_and_of_one_time_no_interval() -> N
     assert set(still.percentiles.values()) == {0.0}
     once = summarize([2.0]).as_rate(5.0)
     assert (once.mean, once.mean_interval, once.median_interval) == (2.5, None, None)
+
+
+def test_the_end_at_a_heavy_tail_is_further_away_where_samples_are_few() -> None:
+    heavy = np.concatenate((np.linspace(1.0, 1.2, 28), [3.0, 4.0]))
+    light = np.concatenate((np.linspace(1.0, 1.2, 28), [1.25, 1.25]))
+    for few, expected in ((heavy, True), (light, False)):
+        below, above = _doubt(few, ratio=1.5)
+        assert (above > below) is expected
+        assert _doubt(2.0 - few, ratio=1.5) == pytest.approx((above, below))
+        assert _doubt(few, ratio=5.0) == (1.0, 1.0)
