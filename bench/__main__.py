@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import first_figure, flood, leader_load, live_leader, overlap, soak
+from bench import first_figure, flood, leader_load, live_leader, load_accuracy, overlap, soak
 from bench.analysis import analysis_ratios
 from bench.generate import generate_ratios
 from bench.load import load_ratios
@@ -137,6 +137,7 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
 LONG = {
     "live-leader": live_leader.main,
     "leader-load": leader_load.main,
+    "load-accuracy": load_accuracy.print_load_accuracy,
     "overlap": overlap.main,
     "soak": soak.print_soak,
     "flood": flood.print_flood,
