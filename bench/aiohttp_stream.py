@@ -12,26 +12,24 @@ import aiohttp
 
 async def main(url: str, rate: float, count: int, tokens: int) -> None:
     """A task for each request, at its time."""
-    sent: list[float] = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def request(number: int) -> list[float]:
             message = {"role": "user", "content": f"say {tokens} words about {number}"}
             body = {"model": "truth", "messages": [message], "max_tokens": tokens, "stream": True}
-            times = [time.monotonic()]
-            sent.append(times[0])
+            sent = time.monotonic()
             async with session.post(f"{url}/v1/chat/completions", json=body) as response:
                 if response.status != 200:
                     return []
                 chunks = [time.monotonic() async for line in response.content if b'"content"' in line]
-            return [*times, *chunks]
+            return [sent, *chunks]
 
         tasks, begin = [], time.monotonic()
         for number in range(count):
             await asyncio.sleep(max(0.0, begin + number / rate - time.monotonic()))
             tasks.append(asyncio.create_task(request(number)))
         requests = await asyncio.gather(*tasks)
-    sys.stdout.write(json.dumps({"requests": requests, "rate": (count - 1) / (sent[-1] - sent[0])}))
+    sys.stdout.write(json.dumps(requests))
 
 
 if __name__ == "__main__":
