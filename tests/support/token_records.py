@@ -83,11 +83,12 @@ def swept(index: int = 0, users: Sequence[int] = (1, 2, 4, 8, 16, 32), *, joules
     for amount in users:
         sent, start = token_trace(amount), float(amount - users[0])
         seconds = [start, start + 0.4, start + 0.8]
-        queue = {"name": "server_queue", "unit": "requests", "seconds": seconds, "values": [0.0, amount / 2, 0.0]}
+        waiting = [0.0, amount / 2, 0.0]
+        queue = {"name": "server_queue", "unit": "requests", "seconds": seconds, "values": waiting}
         cache = {"name": "kv_cache_use", "unit": "%", "seconds": seconds, "values": [1.0, 50.0, 2.0]}
         series = [*trace_metrics.over_time(sent, start), queue, cache]
         result = result_of(sent, joules=joules, facts={"series": series})
-        result.measurements.append(Measurement.of_samples(trace_metrics.SERVER_QUEUE, queue["values"]))
+        result.measurements.append(Measurement.of_samples(trace_metrics.SERVER_QUEUE, waiting))
         points.append(SweepPoint.of("users", amount, sent, result))
     about = case(index, "serve", f"{MODEL} tiny embedded openai-chat sweep", **parameters({"arrival": "sweep"}))
     return _record(about, together(points, "users", ""))

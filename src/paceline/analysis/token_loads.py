@@ -17,6 +17,11 @@ FIRST, BETWEEN = "first_token", "between_tokens"  # the beginnings of the names 
 JOULES, USD = "energy_per_token", "cost_per_million_tokens"
 
 
+def load_name(amount: float, *, is_users: bool) -> str:
+    """A load in words: `8 users`, `12.5/s`."""
+    return f"{amount:.0f} {'user' if amount == 1 else 'users'}" if is_users else f"{show_count(amount)}/s"
+
+
 @dataclass(frozen=True)
 class TokenLoad:
     """One load of a language model."""
@@ -28,10 +33,7 @@ class TokenLoad:
 
     @property
     def name(self) -> str:
-        """`8 users`, `12.5/s`."""
-        if not self.is_users:
-            return f"{show_count(self.amount)}/s"
-        return f"{self.amount:.0f} {'user' if self.amount == 1 else 'users'}"
+        return load_name(self.amount, is_users=self.is_users)
 
     def value(self, name: str) -> float | None:
         """A figure, where it was measured."""

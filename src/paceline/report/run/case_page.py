@@ -87,8 +87,9 @@ def document(page: CasePage, *, every: str) -> Document:
 
 
 def _of_one_case(card: Card, name: str) -> Card:
-    about = {"what": card.interval, "interval": ""} if card.what == name else {}
-    return replace(card, has_warning=False, **about)
+    if card.what == name:
+        card = replace(card, what=card.interval, interval="")
+    return replace(card, has_warning=False)
 
 
 def _history(page: CasePage, every: str) -> Iterator[Item]:

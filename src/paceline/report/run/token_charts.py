@@ -13,6 +13,7 @@ from paceline.analysis.token_loads import (
     USD,
     TokenCurve,
     TokenLoad,
+    load_name,
     tail_of,
     token_curves,
 )
@@ -30,7 +31,7 @@ _OVER_TIME = (  # panels: title, and the series that stand together in it
     ("time to first token", ("time_to_first_token",)),
     ("time between tokens", ("inter_token_latency",)),
     ("requests in the server", ("server_running", "server_queue")),
-    ("in use or accepted", ("kv_cache_use", "accepted_drafts")),
+    ("", ("kv_cache_use", "accepted_drafts")),
 )
 _SERIES = {"server_running": "running", "server_queue": "waiting", "kv_cache_use": "KV cache",
            "accepted_drafts": "accepted drafts"}  # fmt: skip
@@ -62,8 +63,7 @@ def trade_off(curves: Sequence[TokenCurve]) -> Chart | None:
     if len(values) < 2:
         return None
     y_title = _per_device(curves)
-    x = quantity("user", "tokens/s per user", {"zero": True, "nice": True}, grid=False, tickCount=8)
-    y = quantity("total", y_title, {"zero": True, "nice": True}, tickCount=5)
+    x, y = _user_axis(values), quantity("total", y_title, {"zero": True, "nice": True}, tickCount=5)
     place = {"x": x, "y": y, "color": coloured(names)}
     point = place | {"opacity": {"condition": {"test": "datum.front", "value": 1}, "value": 0.4}}
     order = {"order": {"field": "user", "type": "quantitative"}}
@@ -84,6 +84,14 @@ def trade_off(curves: Sequence[TokenCurve]) -> Chart | None:
             for value in values
         ),
     )
+
+
+def _user_axis(values: Sequence[Spec]) -> Spec:
+    """From the slowest to the fastest, with room for a name to the right."""
+    low, high = (pick(value["user"] for value in values) for pick in (min, max))
+    span = max(high - low, 0.1 * high)
+    scale: Spec = {"domain": [max(0.0, low - 0.1 * span), high + 0.1 * span], "nice": False}
+    return quantity("user", "tokens/s per user", scale, grid=False, tickCount=8)
 
 
 def _labelled(values: Sequence[Spec]) -> list[Spec]:
@@ -132,7 +140,7 @@ def over_load(curves: Sequence[TokenCurve], kind: str) -> Chart | None:
     bar = place | {"y": quantity("low"), "y2": {"field": "high"}}
     layers = [
         *slo_lines(limits, ""),
-        layer("rule", bar, where="isValid(datum.low)", strokeWidth=5, opacity=0.25),
+        layer("rule", bar, where="isValid(datum.low)", strokeWidth=7, opacity=0.3),
         layer("line", line, strokeWidth=2, strokeJoin="round"),
         layer("point", place, filled=True, size=40, opacity=1),
     ]
@@ -178,7 +186,7 @@ def spent(curves: Sequence[TokenCurve], name: str) -> Chart | None:
         {"user": user, "total": used / unit_scale, "case": case, "text": load.name, "front": True}
         for case, load, user, used in points
     ]
-    x = quantity("user", "tokens/s per user", {"zero": True, "nice": True}, grid=False, tickCount=8)
+    x = _user_axis(values)
     y_title = f"{unit} per token" if is_energy else "USD per million tokens"
     y = quantity("total", y_title, {"zero": True, "nice": True}, tickCount=5, format="~g")
     place = {"x": x, "y": y, "color": coloured(names)}
@@ -241,20 +249,27 @@ def _panel(title: str, series: dict[str, list[LoadSeries]], end: float, row: Cas
     x = quantity("second", "seconds" if is_last else None, {"domain": [0, end], "nice": False},
                  grid=False, labels=is_last, ticks=is_last, domain=is_last)  # fmt: skip
     y = quantity("value", unit, {"zero": True, "nice": True}, tickCount=3)
-    line = {"x": x, "y": y, "color": coloured(names, (ACCENT, LINES[1])), "detail": {"field": "part"}}
-    loads = row.record.load.loads if row.record.load is not None else ()
-    axis = row.record.load.sweep if row.record.load is not None else ""
+    strokes: Spec = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolSize": 160}
+    colour = coloured(names, (ACCENT, LINES[1]), style=strokes)
+    line = {"x": x, "y": y, "color": colour, "detail": {"field": "part"}}
+    load = row.record.load
     begins: list[Spec] = [
-        {"second": one.begun, "text": f"{show_count(one.at)}" + ("/s" if axis == "rate" else "")} for one in loads
+        {"second": one.begun, "text": load_name(one.at, is_users=load.sweep != "rate")}
+        for one in (load.loads if load is not None else ())
     ]
     layers = [layer("rule", {"x": quantity("second")}, begins, color=GRID)] if begins else []
-    layers.append(
-        layer("line", line, values, strokeWidth=1.5, interpolate="monotone" if first.unit == "s" else "step-after")
-    )
+    steps = "monotone" if first.unit == "s" else "step-after"
+    layers.append(layer("line", line, values, strokeWidth=1.5, interpolate=steps, clip=True))
     if begins and title == _OVER_TIME[0][0]:
         style: Spec = {"align": "left", "baseline": "top", "dx": 3, "color": MUTED, "fontSize": 11}
         layers.append(layer("text", {"x": quantity("second"), "y": {"value": 0}, "text": TEXT}, begins, **style))
-    head = {"text": heading(title), "anchor": "start", "fontSize": 12, "fontWeight": "normal", "offset": 4}
+    head = {
+        "text": heading(title or " and ".join(names)),
+        "anchor": "start",
+        "fontSize": 12,
+        "fontWeight": "normal",
+        "offset": 4,
+    }
     return {
         "title": head,
         "width": WIDTH,
