@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from paceline.analysis.serving import BURST, pareto
 from paceline.analysis.summary import TAILS, CaseRow, headline_of
 from paceline.core.grouping import group_by
+from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 
@@ -47,15 +48,7 @@ class TokenLoad:
         return None if total is None else total / ((load.devices if load is not None else None) or 1)
 
 
-@dataclass(frozen=True)
-class TokenCurve:
-    """One server with one model under several loads of the same kind, the lightest first."""
-
-    loads: tuple[TokenLoad, ...]
-
-    @property
-    def rows(self) -> list[CaseRow]:
-        return [load.row for load in self.loads]
+TokenCurve = tuple[TokenLoad, ...]  # one server with one model under loads of the same kind, the lightest first
 
 
 def makes_tokens(row: CaseRow) -> bool:
@@ -96,11 +89,9 @@ def _of_sweep(row: CaseRow) -> list[CaseRow]:
 def token_curves(rows: Sequence[CaseRow]) -> list[TokenCurve]:
     """Language models under their loads, by what else was the same, with what no other load beats."""
     served = [row for row in each_load(rows) if row.ok and makes_tokens(row)]
-    made = []
-    for members in group_by(served, lambda row: row.record.load.setting if row.record.load else "").values():
-        loads = [load for row in members if (load := load_of(row)) is not None]
-        made.append(TokenCurve(tuple(sorted(_with_front(loads), key=lambda load: load.amount))))
-    return [curve for curve in made if curve.loads]
+    settings = group_by(served, lambda row: row.record.load.setting if row.record.load else "").values()
+    curves = ([load for row in members if (load := load_of(row)) is not None] for members in settings)
+    return [tuple(sorted(_with_front(loads), key=lambda load: load.amount)) for loads in curves if loads]
 
 
 def load_of(row: CaseRow) -> TokenLoad | None:
@@ -131,7 +122,8 @@ def tail_of(rows: Sequence[CaseRow], kind: str = FIRST) -> str:
     return TAILS[-1]
 
 
-def best_load(curve: TokenCurve, name: str) -> tuple[TokenLoad, Measurement] | None:
-    """The load with the most of something."""
-    found = [(load, figure) for load in curve.loads if (figure := load.row.figure(name)) is not None]
-    return max(found, key=lambda pair: pair[1].value, default=None)
+def best_load(loads: Sequence[TokenLoad], name: str) -> tuple[TokenLoad, Measurement] | None:
+    """The load that is best in something, and its figure."""
+    found = [(load, figure) for load in loads if (figure := load.row.figure(name)) is not None]
+    sign = -1.0 if found and found[0][1].metric.better is Better.LOWER else 1.0
+    return max(found, key=lambda pair: sign * pair[1].value, default=None)

@@ -31,18 +31,18 @@ def test_rows_that_are_no_sweep_stay_as_they_are() -> None:
 def test_a_sweep_and_cases_of_their_own_give_the_same_curve() -> None:
     (one,) = token_curves(summarize_run(sweep_run()).rows)
     (other,) = token_curves(summarize_run(users_run()).rows)
-    assert [load.name for load in other.loads] == ["1 user", "4 users", "16 users"]
-    by_users = {load.amount: load for load in one.loads}
-    for load in other.loads:
+    assert [load.name for load in other] == ["1 user", "4 users", "16 users"]
+    by_users = {load.amount: load for load in one}
+    for load in other:
         assert load.value(TOTAL) == pytest.approx(by_users[load.amount].value(TOTAL))
 
 
 def test_the_front_holds_what_no_other_load_beats() -> None:
     (curve,) = token_curves(summarize_run(sweep_run()).rows)
-    front = {load.amount for load in curve.loads if load.on_front}
+    front = {load.amount for load in curve if load.on_front}
     assert 1.0 in front and len(front) > 2
-    for load in curve.loads:
-        others = [one for one in curve.loads if one is not load]
+    for load in curve:
+        others = [one for one in curve if one is not load]
         beaten = any(
             (one.value("tokens_per_user") or 0) >= (load.value("tokens_per_user") or 0)
             and (one.per_device or 0) > (load.per_device or 0)
@@ -56,7 +56,7 @@ def test_throughput_is_of_one_device() -> None:
     assert record.load is not None
     several = record.model_copy(update={"load": record.load.model_copy(update={"devices": 4})})
     (one,), (other,) = (token_curves(summarize_run(run_of([each])).rows) for each in (record, several))
-    assert one.loads[0].per_device == pytest.approx(4 * (other.loads[0].per_device or 0.0))
+    assert one[0].per_device == pytest.approx(4 * (other[0].per_device or 0.0))
 
 
 def test_an_open_loop_is_so_many_requests_a_second() -> None:

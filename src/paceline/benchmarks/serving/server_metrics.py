@@ -23,39 +23,27 @@ PATIENCE = 2.0  # seconds
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-# What servers call each figure; a label is one that the sample must have. Shares are parts of one.
 RUNNING, QUEUE, CACHE = trace_metrics.SERVER_RUNNING, trace_metrics.SERVER_QUEUE, trace_metrics.KV_CACHE
 DRAFTS = trace_metrics.ACCEPTED_DRAFTS
-NAMES: dict[Metric, tuple[tuple[str, str], ...]] = {
+# What servers call each figure; after a blank, the value of a label that the sample must have. Parts are parts of one.
+NAMES: dict[Metric, tuple[str, ...]] = {
     RUNNING: (
-        ("paceline_requests_running", ""),
-        ("vllm:num_requests_running", ""),
-        ("sglang:num_running_reqs", ""),
-        ("llamacpp:requests_processing", ""),
-        ("tgi_batch_current_size", ""),
-        ("nv_trt_llm_request_metrics", "scheduled"),
+        *("paceline_requests_running", "vllm:num_requests_running", "sglang:num_running_reqs"),
+        *("llamacpp:requests_processing", "tgi_batch_current_size", "nv_trt_llm_request_metrics scheduled"),
     ),
     QUEUE: (
-        ("paceline_requests_waiting", ""),
-        ("vllm:num_requests_waiting", ""),
-        ("sglang:num_queue_reqs", ""),
-        ("llamacpp:requests_deferred", ""),
-        ("tgi_queue_size", ""),
-        ("nv_trt_llm_request_metrics", "waiting"),
-        ("nv_inference_pending_request_count", ""),
+        *("paceline_requests_waiting", "vllm:num_requests_waiting", "sglang:num_queue_reqs"),
+        *("llamacpp:requests_deferred", "tgi_queue_size", "nv_trt_llm_request_metrics waiting"),
+        "nv_inference_pending_request_count",
     ),
     CACHE: (
-        ("paceline_kv_cache_usage_ratio", ""),
-        ("vllm:kv_cache_usage_perc", ""),
-        ("vllm:gpu_cache_usage_perc", ""),
-        ("sglang:token_usage", ""),
-        ("llamacpp:kv_cache_usage_ratio", ""),
-        ("nv_trt_llm_kv_cache_block_metrics", "fraction"),
+        *("paceline_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        *("sglang:token_usage", "llamacpp:kv_cache_usage_ratio", "nv_trt_llm_kv_cache_block_metrics fraction"),
     ),
-    DRAFTS: (("sglang:spec_accept_rate", ""),),
+    DRAFTS: ("sglang:spec_accept_rate",),
 }
-# Counters of speculative decoding, which give the share of what was accepted meanwhile: accepted and drafted tokens.
-_DRAFT_COUNTERS = (("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),)
+# Counters of speculative decoding, which give the part that was accepted meanwhile.
+_DRAFT_COUNTERS = ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total")
 
 
 def parse(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -79,7 +67,7 @@ def figures(text: str) -> dict[Metric, float]:
     samples = parse(text)
     found: dict[Metric, float] = {}
     for metric, names in NAMES.items():
-        for name, label in names:
+        for name, _, label in (one.partition(" ") for one in names):
             values = [value for labels, value in samples.get(name, ()) if not label or label in labels.values()]
             if values:
                 found[metric] = 100.0 * max(values) if metric.unit == "%" else sum(values)
@@ -90,11 +78,8 @@ def figures(text: str) -> dict[Metric, float]:
 def drafts(text: str) -> tuple[float, float] | None:
     """Accepted and drafted tokens since the server began, where it counts them."""
     samples = parse(text)
-    for names in _DRAFT_COUNTERS:
-        if all(name in samples for name in names):
-            accepted, drafted = (sum(value for _, value in samples[name]) for name in names)
-            return accepted, drafted
-    return None
+    accepted, drafted = (sum(value for _, value in samples.get(name, ())) for name in _DRAFT_COUNTERS)
+    return (accepted, drafted) if drafted else None
 
 
 def source(endpoint: Endpoint, address: str = "") -> Callable[[], str] | None:

@@ -4,97 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from paceline.analysis import token_loads
 from paceline.analysis.summary import CaseRow, headline_of
-from paceline.analysis.token_loads import (
-    BETWEEN,
-    FIRST,
-    JOULES,
-    PER_USER,
-    TOTAL,
-    USD,
-    TokenCurve,
-    TokenLoad,
-    best_load,
-    load_of,
-    makes_tokens,
-    tail_of,
-    token_curves,
-)
+from paceline.analysis.token_loads import BETWEEN, FIRST, JOULES, PER_USER, TOTAL, USD, TokenLoad, best_load, tail_of
 from paceline.core.record import Measurement, Record
 from paceline.report.document import Card
 from paceline.report.numbers import bare_interval, show_figure, show_usd, show_value
 from paceline.report.text import one_line
 
-SHORT = {FIRST: "TTFT", BETWEEN: "ITL"}
-
-
-def figures_of(row: CaseRow) -> Iterator[tuple[str, Measurement]]:
-    """What a load of a language model is known by, each with its name."""
-    for name, words in ((TOTAL, "in total"), (PER_USER, "per user")):
-        if (figure := row.figure(name)) is not None:
-            yield words, figure
-    for kind, words in SHORT.items():
-        for percentile in dict.fromkeys(("p50", tail_of([row], kind))):
-            if (figure := row.figure(f"{kind}_{percentile}")) is not None:
-                yield f"{words} {percentile}", figure
-
 
 def sentence(record: Record) -> str:
     """A load in one line; empty for what makes no tokens."""
     row = CaseRow(record, "", headline_of(record))
-    if not row.ok or not makes_tokens(row):
+    total = row.figure(TOTAL)
+    if not row.ok or total is None or record.load is None:
         return ""
-    load, at = load_of(row), ""
-    if record.load is not None and record.load.sweep:
-        at = f" at {record.facts.get('headline_at', '')}"
-    elif load is not None:
-        at = f" at {load.name}"
-    parts = [
-        f"{show_figure(figure)}{at}" if name == "in total" else _named(name, figure) for name, figure in figures_of(row)
-    ]
+    load = token_loads.load_of(row)
+    at = record.facts.get("headline_at", "") if record.load.sweep else load.name if load is not None else ""
+    parts = [f"{show_figure(total)}{f' at {at}' if at else ''}"]
+    parts += [show_figure(figure)] if (figure := row.figure(PER_USER)) is not None else []
+    for kind, words in ((FIRST, "TTFT"), (BETWEEN, "ITL")):
+        for percentile in dict.fromkeys(("p50", tail_of([row], kind))):
+            if (figure := row.figure(f"{kind}_{percentile}")) is not None:
+                parts.append(f"{words} {percentile} {show_figure(figure)}")
     return one_line(", ".join(parts))
-
-
-def _named(name: str, figure: Measurement) -> str:
-    return show_figure(figure) if name == "per user" else f"{name} {show_figure(figure)}"
 
 
 def lead(rows: Sequence[CaseRow]) -> str:
     """The sentence of several loads: the most in total, the most for each user, and at which loads."""
-    curves = token_curves(rows)
-    loads = [load for curve in curves for load in curve.loads]
-    if len(loads) < 2 or len({load.row.record.subject.model for load in loads}) > 1:
+    loads = _of_one_model(rows)
+    best = [found for name in (TOTAL, PER_USER) if (found := best_load(loads, name)) is not None]
+    if len(loads) < 2 or not best:
         return ""
-    every = TokenCurve(tuple(loads))
-    best = [found for name in (TOTAL, PER_USER) if (found := best_load(every, name)) is not None]
     texts = [f"{show_figure(figure)} at {load.name}" for load, figure in best]
-    model = loads[0].row.record.subject.model
-    return one_line(f"{model}: up to {' and '.join(texts)}") if texts else ""
+    return one_line(f"{loads[0].row.record.subject.model}: up to {' and '.join(texts)}")
 
 
 def cards(rows: Sequence[CaseRow]) -> Iterator[Card]:
     """What a run of one language model is about; nothing for others."""
-    curves = token_curves(rows)
-    loads = [load for curve in curves for load in curve.loads]
-    if not loads or len({load.row.record.subject.model for load in loads}) > 1:
-        return
-    every = TokenCurve(tuple(loads))
-    total, per_user = best_load(every, TOTAL), best_load(every, PER_USER)
-    several = len(loads) > 1
-    if total is not None:
-        yield _card("tokens in total", total[0], total[1], "most, " * several)
-    if per_user is not None:
-        yield _card("tokens per user", per_user[0], per_user[1], "most, " * several)
-    lowest = loads[0] if several else None
+    loads = _of_one_model(rows)
+    several, total = len(loads) > 1, best_load(loads, TOTAL)
+    for name, words in ((TOTAL, "tokens in total"), (PER_USER, "tokens per user")):
+        if (best := best_load(loads, name)) is not None:
+            yield _card(words, *best, "most, " * several)
     for kind, words in ((FIRST, "time to first token"), (BETWEEN, "time between tokens")):
-        tail = tail_of(every.rows, kind)
-        shown = [load for load in (lowest, total[0] if total else None) if load and load.row.figure(f"{kind}_{tail}")]
-        if shown and (figure := shown[-1].row.figure(f"{kind}_{tail}")) is not None:
-            yield _card(f"{words} {tail}", shown[-1], figure)
-    for name, words, best in ((JOULES, "energy per token", min), (USD, "cost of a million tokens", min)):
-        known = [(load, figure) for load in loads if (figure := load.row.figure(name)) is not None]
-        if known:
-            yield _card(words, *best(known, key=lambda pair: pair[1].value), "least, " * several)
+        tail = tail_of([load.row for load in loads], kind)
+        if total is not None and (figure := total[0].row.figure(f"{kind}_{tail}")) is not None:
+            yield _card(f"{words} {tail}", total[0], figure)
+    for name, words in ((JOULES, "energy per token"), (USD, "cost of a million tokens")):
+        if (best := best_load(loads, name)) is not None:
+            yield _card(words, *best, "least, " * several)
+
+
+def _of_one_model(rows: Sequence[CaseRow]) -> list[TokenLoad]:
+    """All loads, where they are of one model; figures of others are no contest."""
+    loads = [load for curve in token_loads.token_curves(rows) for load in curve]
+    return loads if len({load.row.record.subject.model for load in loads}) == 1 else []
 
 
 def _card(label: str, load: TokenLoad, figure: Measurement, which: str = "") -> Card:
