@@ -251,7 +251,7 @@ def _are_counted(trace: Trace) -> bool:
 
 
 def _have_chunks(trace: Trace) -> NDArray[np.bool_]:
-    return trace.ok & np.array([len(times) > 0 for times in trace.chunks or [np.empty(0)] * len(trace)])
+    return trace.ok & np.array([len(times) > 0 for times in trace.chunks or [np.empty(0)] * len(trace)], np.bool_)
 
 
 def output_tokens(trace: Trace) -> float:
