@@ -49,6 +49,41 @@ def test_a_shared_beginning_comes_from_the_prefix_cache(sandbox: Sandbox) -> Non
     assert 0 < share.summary.mean <= 100 * 32 / 40
 
 
+def test_a_sweep_over_users_is_one_command_with_one_server(sandbox: Sandbox) -> None:
+    load = ("--load", "{arrival: sweep, users: 4, requests: 24}", "--price", "2", "--warm-up", "0s")
+    lengths = ("--requests", "{prompt_tokens: 16, output_tokens: 6, ignore_eos: true}")
+    done = sandbox.run("run", "serve", *MODEL, *load, *lengths, "--report", "page.html", timeout=LONG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = sandbox.load().records
+    assert record.load is not None and record.primary == "token_throughput"
+    swept = [int(one.at) for one in record.load.loads]
+    assert swept == [1, 2, 4][: len(swept)]  # it may be saturated before
+    for users in swept:
+        for name in ("token_throughput", "tokens_per_user", "first_token_p50", "between_tokens_p50"):
+            assert record.measurement(name, at={"users": users}) is not None, name
+        assert record.measurement("cost_per_million_tokens", at={"users": users}) is not None
+    assert record.facts["server_statistics"]["requests"]["ok"] == 24 * len(swept) + 1  # and one to begin with
+    assert {"server_running", "server_queue", "kv_cache_use"} <= {one.name for one in record.load.series}
+    running = record.measurement("server_running")
+    assert running is not None and 0 <= running.summary.maximum <= 4
+    assert "tokens/s" in done.stdout and "requests/s" not in done.stdout
+    page = (sandbox.work / "page.html").read_text()
+    assert len(swept) == 1 or "Throughput against speed for each user" in page
+
+
+@pytest.mark.parametrize(
+    ("profile", "users"), [("synchronous", 1), ("{arrival: throughput, users: 3, requests: 9}", 3)]
+)
+def test_profiles_go_by_the_names_that_people_know(sandbox: Sandbox, profile: str, users: int) -> None:
+    lengths = ("--requests", "{prompt_tokens: 8, output_tokens: 4}", "--warm-up", "0s", "--no-report")
+    short = () if "requests" in profile else ("--load.requests", "6")
+    done = sandbox.run("run", "serve", *MODEL, "--load", profile, *short, *lengths, timeout=LONG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = sandbox.load().records
+    assert record.load is not None and record.load.loop == "closed"
+    assert f" at {users} user" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

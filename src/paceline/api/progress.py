@@ -22,6 +22,7 @@ SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
 def sentence(record: Record) -> str:
     """A record in one line."""
     from paceline.analysis.summary import headline_of
+    from paceline.report.run.token_words import sentence as of_tokens
 
     if record.outcome is not Outcome.OK:
         return one_line(f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}")
@@ -32,6 +33,7 @@ def sentence(record: Record) -> str:
     if lead.metric.name.startswith("latency_p"):  # a bare time does not say which percentile it is
         words = f"{lead.metric.name.removeprefix('latency_')} {words}"
     words = with_interval(words, show_interval(lead.value, lead.interval, partial(show, unit=lead.metric.unit)))
+    words = of_tokens(record) or words
     step = record.measurement("step_time")
     if step is not None and step is not lead:
         words += f", step {show_duration(step.value)}, {step.summary.count} steps"

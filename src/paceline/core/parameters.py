@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from paceline.core.errors import InputError, nearest
@@ -25,6 +25,11 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     shorthand: ClassVar[str] = ""  # the part that a single word stands for, as in `server: url`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_word(cls, given: object) -> object:
+        return {cls.shorthand: given} if cls.shorthand and isinstance(given, str) else given
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, is_typed: bool = False) -> Self:

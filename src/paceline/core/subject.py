@@ -137,6 +137,23 @@ class Alias(_Part):
     values: dict[str, float] = Field(default_factory=dict)
 
 
+class SweptLoad(_Part):
+    """One load of a sweep."""
+
+    at: float  # users, or requests/s
+    begun: float  # seconds after the first load began
+    slo: str = ""  # held, missed, or what would decide it
+
+
+class LoadSeries(_Part):
+    """A figure over the time of a load: of the requests, or what the server reports of itself."""
+
+    name: str
+    unit: str
+    seconds: tuple[float, ...]  # after the first load began
+    values: tuple[float, ...]
+
+
 class ServedLoad(_Part):
     """How a server was loaded, and the SLO that it was to meet."""
 
@@ -155,6 +172,10 @@ class ServedLoad(_Part):
     traffic: dict[str, Any] = Field(default_factory=dict)  # the same and how much of it, not how long it was
     requests: dict[str, Any] = Field(default_factory=dict)  # what is sent, as far as it is not the usual
     setting: str = ""  # the same for records of one server under one kind of load, however much of it there was
+    devices: int | None = None  # that the server computes with, where that is known
+    sweep: str = ""  # in what its loads differ, where there are several: users or rate
+    loads: tuple[SweptLoad, ...] = ()
+    series: tuple[LoadSeries, ...] = ()
 
 
 class Economy(_Part):

@@ -163,7 +163,8 @@ class ClientHosts:
         for agent, share in shares.items():
             agent.send({"do": "start", "at": start + round(share.host.offset.seconds * 1e9)})
         self._watch(shares, start / 1e9, longest, go_on)
-        return _merged(shares.values())
+        merged = _merged(shares.values())
+        return replace(merged, trace=replace(merged.trace, begun=start / 1e9))
 
     def facts(self, trace: Trace) -> dict[str, dict[str, Any]]:
         """What each host did for a load, and how exactly its clock is known."""

@@ -133,11 +133,12 @@ class Distribution:
 
 ArrivalName = Literal[
     "constant", "poisson", "gamma", "ramp", "spike", "diurnal", "on-off", "trace",
-    "closed", "single-stream", "multi-stream", "server", "offline",
+    "closed", "single-stream", "multi-stream", "server", "offline", "synchronous", "throughput", "sweep",
 ]  # fmt: skip
 Loop = Literal["open", "closed", "burst"]
 DEFAULT_SECONDS = 10.0
-OFFLINE_USERS = 64
+MANY_USERS = 64
+SWEEP_POINTS = 8
 MULTI_STREAM_SAMPLES = 8
 USUAL_DISTINCT = 32
 _PERSONAL = FromNetwork(never="says what is sent, which only a person at the machine may", is_one_value=True)
@@ -167,6 +168,9 @@ KINDS: dict[str, ArrivalKind] = {
     "multi-stream": ArrivalKind((), ("samples", *_EITHER), "closed"),
     "server": ArrivalKind(("rate",), _EITHER),
     "offline": ArrivalKind(("requests",), ("users",), "burst"),
+    "synchronous": ArrivalKind((), _EITHER, "closed"),
+    "throughput": ArrivalKind((), ("users", *_EITHER), "closed"),
+    "sweep": ArrivalKind((), ("over", "users", "points", *_EITHER), "closed"),
 }
 
 
@@ -177,10 +181,13 @@ class LoadParameters(Parameters):
     In a closed loop each of some users waits for an answer before it asks again, and latency counts from sending.
     """
 
+    shorthand = "arrival"
+
     arrival: ArrivalName = "poisson"
     """constant, poisson, gamma (bursts), ramp, spike, diurnal, on-off, trace (a file); closed (users who wait); or a
     scenario of MLPerf: single-stream (one user), multi-stream (one user, several samples a request), server (poisson),
-    offline (everything at once)"""
+    offline (everything at once); or a profile: synchronous (one user), throughput (many users), sweep (both and what is
+    between, until more load gives no more)"""
     rate: Rate | None = Field(default=None, gt=0)
     """Requests per second: the mean; a ramp's first, that around a spike or of on-off's busy phases; scales a trace"""
     duration: Duration | None = Field(default=None, gt=0)
@@ -211,7 +218,11 @@ class LoadParameters(Parameters):
     """trace: CSV or JSON lines with `timestamp` or `gap` in seconds, and `kind` if there are several; or a trace of
     language models as Mooncake, Azure and BurstGPT publish them, with lengths and hashes of prefixes"""
     users: int | None = Field(default=None, ge=1)
-    """closed: how many; offline: how many requests are under way at a time (unset is 64)"""
+    """closed: how many; offline, throughput: how many requests are under way at a time; sweep: at most (unset is 64)"""
+    over: Literal["users", "rate"] | None = None
+    """sweep: users (unset), doubled from one on; or rate: poisson arrivals, from what one user gets to what many get"""
+    points: int | None = Field(default=None, ge=2, le=100)
+    """sweep over rate: how many rates (unset is 8)"""
     think_time: Duration | None = None
     """closed: how long a user pauses between an answer and the next request"""
     samples: int | None = Field(default=None, ge=1)
@@ -239,6 +250,8 @@ class LoadParameters(Parameters):
             raise ValueError("network_by says who emulates a network; name it as network, like wifi")
         if self.arrival == "constant" and self.requests is None and round(given.rate * self.seconds) < 1:
             raise ValueError("the load sends not a single request: raise its rate or its duration")
+        if self.points is not None and self.over != "rate":
+            raise ValueError("points is how many rates a sweep has; set over to rate, or users for the most users")
         if self.arrival == "spike" and given.spike_at >= self.seconds:
             raise ValueError(f"spike_at = {self.spike_at:g} s is not within the duration of {self.seconds:g} s")
         return self
@@ -256,7 +269,20 @@ class LoadParameters(Parameters):
     @property
     def concurrency(self) -> int:
         """How many requests are under way at most in a closed loop or a burst."""
-        return self.users or (OFFLINE_USERS if self.loop == "burst" else 1)
+        return self.users or (MANY_USERS if self.arrival in ("offline", "throughput", "sweep") else 1)
+
+    @property
+    def swept_users(self) -> list[int]:
+        """The users of each load of a sweep; one over rates begins with its ends."""
+        most = self.concurrency
+        if self.over == "rate":
+            return sorted({1, most})
+        return sorted({*(2**power for power in range(most.bit_length())), most})
+
+    def of_sweep(self, **amount: float) -> LoadParameters:
+        """One load of a sweep: of so many users, or at such a rate."""
+        kept = self.model_dump(exclude_none=True, exclude={"arrival", "over", "users", "points"})
+        return LoadParameters.model_validate({"arrival": "closed" if "users" in amount else "poisson"} | kept | amount)
 
     @property
     def samples_per_request(self) -> int:

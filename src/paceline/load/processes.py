@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +133,7 @@ def run(
                 raise LoadFailed(loss)
             losses.append(loss)
             traces.append(lost(worker.task, worker.ended_at - start / 1e9))
-        return WorkerResults(Trace.merged(traces), answers, losses)
+        return WorkerResults(replace(Trace.merged(traces), begun=start / 1e9), answers, losses)
 
 
 @contextmanager

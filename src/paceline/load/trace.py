@@ -68,6 +68,7 @@ class Trace:
     host: NDArray[np.int32] | None = None  # which of the client hosts sent it, where there are several
     causes: Mapping[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
     retried: int = 0  # requests sent again because the server closed the reused connection before it answered
+    begun: float = 0.0  # where its times count from, on this machine's monotonic clock
 
     def __len__(self) -> int:
         return len(self.intended)

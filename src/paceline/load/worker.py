@@ -265,7 +265,9 @@ class _Run:
             log.add_cause(why)
         answers = self._language_answers(status) if task.streaming or task.endpoint.is_language else []
         chunks = [(np.array(one.chunks, np.int64) - start) / 1e9 + down[row] for row, one in enumerate(answers)]
-        counts = {name: np.array([getattr(one, name) for one in answers], np.int32) for name in TOKEN_COLUMNS}
+        counts: dict[str, Any] = {
+            name: np.array([getattr(one, name) for one in answers], np.int32) for name in TOKEN_COLUMNS
+        }
         stages, batch = read_stages(log.timing[:number])
         trace = Trace(
             intended=seconds(log.intended),

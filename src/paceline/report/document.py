@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Any
 
+from paceline.core.quantity import with_interval
 from paceline.report.charts import Chart
 from paceline.version import VERSION
 
@@ -54,6 +55,7 @@ class Cell:
     sort: float | str | None = None
     note: str = ""
     leads: bool = False  # the figure that matters, where it may be in any column
+    below: str = ""  # in smaller letters under the text: the interval of a figure
     badges: tuple[Badge, ...] = ()  # on a page, instead of the text; a terminal colours the text
     link: str = ""  # the key of a part of the same page, or the path of another one of a leader
 
@@ -118,7 +120,7 @@ class Table:
     @property
     def lines(self) -> list[tuple[str, ...]]:
         """The texts, line by line."""
-        return [tuple(cell.text for cell in cells) for cells in self.rows]
+        return [tuple(with_interval(cell.text, cell.below) for cell in cells) for cells in self.rows]
 
 
 @dataclass(frozen=True)

@@ -123,3 +123,25 @@ def show_coordinate(axis: str, value: float | str) -> str:
     if isinstance(value, str):
         return value
     return show_size(value) if axis == "size" else show_count(value)
+
+
+def bare_interval(figure: Measurement) -> str:
+    """The interval next to its figure, which has the unit, where both ends are in that."""
+    text = figure_interval(figure)
+    if " " in text.partition(" to ")[0]:
+        return text
+    return text.removesuffix(" " + show_value(figure.value, figure.unit).partition(" ")[2])
+
+
+def interval_ends(figure: Measurement) -> str:
+    """The interval of a figure in full, for a note."""
+    interval, unit = figure.interval, figure.unit
+    if interval is None:
+        return ""
+    low, high = show_value(interval.low, unit), show_value(interval.high, unit)
+    return f"{low} to {high}, {interval.confidence:.0%} confidence"
+
+
+def sortable(value: float) -> float | None:
+    """What a table sorts by; nothing for what is not a number."""
+    return value if math.isfinite(value) else None

@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 from paceline.analysis.figures import plain_label
 from paceline.analysis.summary import headline_of
+from paceline.analysis.token_loads import TOTAL
 from paceline.core.case import is_micro
 from paceline.core.environment import Environment
 from paceline.core.quantity import with_interval
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords, RunRow
 from paceline.report.numbers import figure_interval, show_value
+from paceline.report.run import token_words
 
 PINNED = "pinned"  # a state to look for, besides those of a run
 _AT_ONCE = 100  # runs that are read together
@@ -40,6 +42,7 @@ class Headline:
     unit: str
     text: str  # the value in its unit
     interval: str
+    more: str = ""  # what else it is known by
 
     @property
     def shown(self) -> str:
@@ -178,13 +181,19 @@ def _headline(records: Sequence[Record]) -> Headline | None:
     """Of the first model if there is one, otherwise of the first case."""
     good = [record for record in records if record.outcome is Outcome.OK]
     good.sort(key=lambda record: (is_micro(record.case.category), record.case.index))
-    leads = ((record, figure) for record in good if (figure := headline_of(record)) is not None)
+    leads = ((record, figure) for record in good if (figure := _lead(record)) is not None)
     lead: tuple[Record, Measurement] | None = next(leads, None)
     if lead is None:
         return None
     record, figure = lead
     texts = show_value(figure.value, figure.unit), figure_interval(figure)
-    return Headline(plain_label(record.case), figure.name, figure.value, figure.unit, *texts)
+    more = token_words.sentence(record).removeprefix(with_interval(*texts)).lstrip(", ")
+    return Headline(plain_label(record.case), figure.name, figure.value, figure.unit, *texts, more)
+
+
+def _lead(record: Record) -> Measurement | None:
+    """Of a served language model, always its tokens: next to other runs, a time without its name says nothing."""
+    return (record.measurement(TOTAL) if record.load is not None else None) or headline_of(record)
 
 
 def _edition(row: RunRow) -> tuple[object, ...]:

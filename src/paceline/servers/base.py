@@ -146,6 +146,11 @@ class Server(ABC):
         """Words that its language model takes as one token each, where it knows no others; empty for common ones."""
         return ()
 
+    @property
+    def metrics_url(self) -> str:
+        """Where it reports of itself in Prometheus' text, unless that is /metrics where it serves."""
+        return ""
+
     def statistics(self) -> dict[str, Any]:
         """The server's own counters, if it has any: batches, sheds, errors, busy time."""
         return {}

@@ -40,6 +40,7 @@ class Sglang(GpuLanguageModelServer):
         launch = [str(self.python), "-m", "sglang.launch_server", "--model-path", str(self.model_path)]
         where = ["--served-model-name", self.served_name, "--host", HOST, "--port", str(self.port)]
         options = ["--dtype", TORCH_NAMES[self.need.precision], "--random-seed", str(self.need.seed)]
+        options.append("--enable-metrics")
         if not settings.prefix_caching:
             options.append("--disable-radix-cache")
         if settings.gpu_memory is not None:

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Sequence
 
+from paceline.core.ports import free_port
 from paceline.load.tensors import TensorSpec
 from paceline.servers._exporting import BatchingSettings, ExportedModelServer
 from paceline.servers._program import HOST, MODEL
@@ -25,6 +26,7 @@ class TritonServer(ExportedModelServer):
     grace = 30.0
 
     settings: BatchingSettings
+    _metrics_port = 0
 
     @classmethod
     def missing(cls) -> str | None:
@@ -63,8 +65,14 @@ class TritonServer(ExportedModelServer):
 
     def _command(self) -> Sequence[str]:
         addresses = [f"--http-address={HOST}", f"--http-port={self.port}"]
-        addresses += [f"--grpc-address={HOST}", f"--grpc-port={self.grpc_port}", "--allow-metrics=false"]
+        addresses += [f"--grpc-address={HOST}", f"--grpc-port={self.grpc_port}"]
+        self._metrics_port = free_port()
+        addresses += [f"--metrics-address={HOST}", f"--metrics-port={self._metrics_port}", "--allow-gpu-metrics=false"]
         return ["tritonserver", f"--model-repository={self.folder / 'repository'}", *addresses]
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{HOST}:{self._metrics_port}/metrics"
 
     @property
     def versions(self) -> dict[str, str]:

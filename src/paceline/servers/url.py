@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from pydantic import field_validator
 
 from paceline.core.errors import InputError
-from paceline.core.network import WORD, FromNetwork, shorten
+from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork, shorten
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
@@ -39,14 +39,18 @@ class UrlSettings(AnyHttpSettings):
     """Address, like http://gpu7:8000, https://host/v1 or grpc://gpu7:8001"""
     model: Annotated[str, FromNetwork.matching(f"{WORD}(/{WORD})?")] = ""
     """What the server calls the model; wire http needs none"""
+    metrics: Annotated[str | None, OTHER_HOSTS] = None
+    """Address of its metrics in Prometheus' text, like http://gpu7:8002/metrics; unset is /metrics at its own"""
     token_env: Annotated[str | None, FromNetwork(never="names a secret of the machine")] = None
     """Environment variable that holds the bearer token"""
     token_file: Annotated[Path | None, FromNetwork(never="names a secret of the machine")] = None
     """File that holds the bearer token"""
 
-    @field_validator("url")
+    @field_validator("url", "metrics")
     @classmethod
-    def _is_address(cls, url: str) -> str:
+    def _is_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
         # An address is stored with the results, so that nothing secret may be in it, or in this message.
         if "@" in url or "?" in url or "#" in url:
             raise ValueError("an address has no user, password or query; name the token with token_env or token_file")
@@ -179,6 +183,10 @@ class Url(Server):
     def describe(self) -> dict[str, Any]:
         model = {"model": self.settings.model} if self.settings.model else {}
         return {"server": self.name, "url": self.settings.url} | model | self._platform
+
+    @property
+    def metrics_url(self) -> str:
+        return self.settings.metrics or ""
 
     def is_alive(self) -> bool:
         return self._started

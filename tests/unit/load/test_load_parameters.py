@@ -320,3 +320,24 @@ def test_who_reads_what_is_sent(values: dict[str, Any], read_by_server: str | No
 def test_requests_that_carry_nothing_are_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         RequestParameters.read(values)
+
+
+def test_a_word_alone_is_a_profile() -> None:
+    one, many = (LoadParameters.model_validate(name) for name in ("synchronous", "throughput"))
+    assert (one.loop, one.concurrency) == ("closed", 1)
+    assert (many.loop, many.concurrency) == ("closed", 64)
+    assert LoadParameters.model_validate({"arrival": "throughput", "users": 8}).concurrency == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"arrival": "sweep", "points": 4}, "points is how many rates"),
+        ({"arrival": "sweep", "rate": 4}, "rate does not belong to arrival = sweep"),
+        ({"arrival": "closed", "users": 2, "over": "rate"}, "over does not belong to arrival = closed"),
+        ({"arrival": "synchronous", "users": 2}, "users does not belong to arrival = synchronous"),
+    ],
+)
+def test_a_sweep_takes_what_a_sweep_has(given: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        LoadParameters.model_validate(given)

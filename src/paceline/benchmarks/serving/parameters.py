@@ -21,7 +21,7 @@ from paceline.core.quantity import Duration, Fraction, Latency, show_duration
 from paceline.core.subject import FloatPrecision
 from paceline.core.tails import CLEARLY, FEWEST_BEYOND, fewest, not_decidable, tails, to_decide
 from paceline.load.clients import read_names
-from paceline.load.parameters import Distribution, LoadParameters, RequestParameters
+from paceline.load.parameters import SWEEP_POINTS, Distribution, LoadParameters, RequestParameters
 from paceline.load.request import Wire
 from paceline.load.trace import Trace
 from paceline.models.sources import MODEL_INPUT, MODEL_NAME
@@ -187,11 +187,6 @@ class ServerChoice(Parameters):
     kind: str = "embedded"
     """Which server; see `paceline list servers`"""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_word(cls, given: object) -> object:
-        return {cls.shorthand: given} if isinstance(given, str) else given
-
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
         try:
@@ -288,6 +283,8 @@ class ServeParameters(Parameters):
     """What the machine would be rented as, for the cost of requests; see prices.csv in the guide"""
     price: float | None = Field(default=None, gt=0)
     """US dollars for an hour of the machine, instead of an instance"""
+    devices: int | None = Field(default=None, ge=1)
+    """GPUs that a server elsewhere computes with, for the throughput of each"""
     carbon: float | None = Field(default=None, gt=0)
     """Grams of CO2 for a kilowatt-hour, for the CO2 of requests where energy is counted"""
     seed: int = Field(default=1234, ge=0, lt=2**63)
@@ -315,11 +312,16 @@ class ServeParameters(Parameters):
         return self.requests.model_copy(update={"samples": samples})
 
     @property
+    def is_remote(self) -> bool:
+        """Whether somebody else runs the server."""
+        return SERVERS.registry().get(self.server.kind).is_remote
+
+    @property
     def warm_up_seconds(self) -> float | None:
         """How long to warm up; None for a handful of requests."""
         if self.warm_up is not None:
             return self.warm_up
-        return None if SERVERS.registry().get(self.server.kind).is_remote else USUAL_WARM_UP
+        return None if self.is_remote else USUAL_WARM_UP
 
     @property
     def planned_requests(self) -> int | None:
@@ -327,6 +329,9 @@ class ServeParameters(Parameters):
         load = self.load
         if load is None or (load.loop != "open" and load.requests is None):
             return None
+        if load.requests is not None and load.arrival == "sweep":
+            rates = (load.points or SWEEP_POINTS) if load.over == "rate" else 0
+            return load.requests * (len(load.swept_users) + rates)
         if load.requests is not None and load.arrival != "trace":
             return load.requests
         return len(load.schedule(np.random.default_rng(self.seed)))
@@ -363,6 +368,8 @@ class ServeParameters(Parameters):
         words += [_word(key, value) for key, value in requests.items()]
         if self.load is not None:
             given = self.load.model_dump(exclude_none=True, exclude={"arrival", "duration", "requests"}, mode="json")
+            if self.load.arrival == "sweep" and "users" in given:
+                given["most"] = given.pop("users")
             words += [self.load.arrival, *(f"{v:g}/s" if k == "rate" else _word(k, v) for k, v in given.items())]
         else:
             words.append("search")

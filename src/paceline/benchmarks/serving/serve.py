@@ -15,6 +15,7 @@ from paceline.benchmarks.serving.http_requests import HttpTemplate
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
 from paceline.benchmarks.serving.prompts import check_prompts
 from paceline.benchmarks.serving.requests import check_batch
+from paceline.benchmarks.serving.resource_use import add_use
 from paceline.benchmarks.serving.search import (
     LONGEST_PART,
     SETTLING,
@@ -24,8 +25,10 @@ from paceline.benchmarks.serving.search import (
     find_capacity,
     requests_for,
 )
-from paceline.benchmarks.serving.session import ServingSession, Use, describe_status, opened, watched
+from paceline.benchmarks.serving.server_metrics import ServerWatch, watching
+from paceline.benchmarks.serving.session import ServingSession, describe_status, opened, watched
 from paceline.benchmarks.serving.spending import SendPlan
+from paceline.benchmarks.serving.sweep import MOST_ERRORS, SweepPoint, load_name, run_sweep, together
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
@@ -40,7 +43,6 @@ from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
 from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.trace import Trace
-from paceline.machine import conditions
 from paceline.machine.profile import price_of
 from paceline.models.base import Traits
 from paceline.models.sources import check_model
@@ -50,13 +52,12 @@ from paceline.servers._any_http import AnyHttpSettings
 from paceline.servers.base import Server, ServerFailed
 
 LENGTHS = ("duration", "requests")  # of a load: how long it is
-AMOUNTS = (*LENGTHS, "rate", "to_rate", "users")  # how much of it, as opposed to of which kind
+AMOUNTS = (*LENGTHS, "rate", "to_rate", "users", "points")  # how much of it, as opposed to of which kind
 FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search begins
 LONGEST_CONFIRMATION = 30.0  # seconds
 CONFIRMATION_PART = 0.15  # of the time for the search that its last load may take
 LEAST_CONFIRMATION = 5.0
 BEYOND = 4.0  # times a disturbed ceiling, which is a lower bound, that a search may go: each load says if it went
-ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 SHOWN_CAUSES = 3  # of answers that were not good
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
 HELD, MISSED = "held", "missed: "  # what the facts of a record say of its SLO; a reason follows the second
@@ -129,7 +130,11 @@ class Serve(Benchmark[ServeParameters]):
         description = super().describe(record, parameters, environment)
         load = _served_load(record, parameters)
         # Where the rate of requests was chosen, throughput only repeats the choice: the tail is what came of it.
-        leaders = ["capacity", *(f"latency_{tail}" for tail in TAILS if load.loop == "open")]
+        is_chosen = load.loop == "open" and not load.sweep
+        leaders = ["capacity", *(f"latency_{tail}" for tail in TAILS if is_chosen)]
+        if record.measurement("token_throughput") is not None:  # requests differ in length: their rate says little
+            is_chosen = is_chosen and record.measurement("capacity") is None
+            leaders = [*(f"first_token_{tail}" for tail in TAILS if is_chosen), "token_throughput"]
         primary = next((name for name in leaders if record.measurement(name) is not None), "")
         # Records of earlier versions have the basis of a price only in the words for people.
         basis = description.economy.price_basis or _PRICE.sub(r"\1", str(record.facts.get("price", "")))
@@ -141,7 +146,11 @@ class Serve(Benchmark[ServeParameters]):
 
     def measure(self, parameters: ServeParameters, context: Context) -> Result:
         with opened(parameters, context) as session:
-            result = _fixed(session, parameters.load) if parameters.load is not None else _searched(session)
+            load = parameters.load
+            if load is None:
+                result = _searched(session)
+            else:
+                result = _swept(session, load) if load.arrival == "sweep" else _measured(session, load)[1]
             result.measurements += session.cold_start
             result.facts |= session.facts | {"sent": session.spending.facts()}
             try:
@@ -192,6 +201,10 @@ def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
         traffic=traffic,
         requests=parameters.requests.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         setting=json.dumps(setting, sort_keys=True, default=str),
+        devices=parameters.devices or (None if parameters.is_remote or case.target == "cpu" else 1),
+        sweep=(load.over or "users") if load is not None and load.arrival == "sweep" else "",
+        loads=record.facts.get("loads", ()),
+        series=record.facts.get("series", ()),
     )
 
 
@@ -298,16 +311,38 @@ def _check_clients(parameters: ServeParameters, server: type[Server], address: s
         raise InputError("conflicting-keys", message, key="load.network_by", value="tc")
 
 
-def _fixed(session: ServingSession, load: LoadParameters) -> Result:
+def _measured(session: ServingSession, load: LoadParameters, phase: str = "measuring") -> tuple[Trace, Result]:
     """One load as the parameters describe it."""
-    with watched(session.server.processes, session.context.target) as use:
-        trace = session.send(load, "measuring", is_measured=True)
+    with watching(session.metrics) as server, watched(session.server.processes, session.context.target) as use:
+        trace = session.send(load, phase, is_measured=True)
     quality.require_delivered(trace, load.loop)
     result = _result(session, trace, load.loop)
     if load.loop != "open":  # where the rate is a finding, not a choice
         result.warnings += trace_metrics.imprecise(result.measurements)
-    _add_use(result, session.parameters, use, trace)
-    return result
+    add_use(result, session.parameters, use, trace)
+    _add_course(session, result, trace, server)
+    return trace, result
+
+
+def _add_course(session: ServingSession, result: Result, trace: Trace, server: ServerWatch) -> None:
+    """How latencies and what the server reports of itself went over time."""
+    session.first_load = session.first_load or trace.begun
+    result.measurements += server.measurements()
+    series = trace_metrics.over_time(trace, trace.begun - session.first_load) + server.over_time(session.first_load)
+    if series:
+        result.facts["series"] = series
+
+
+def _swept(session: ServingSession, load: LoadParameters) -> Result:
+    """Load after load, as the parameters describe it."""
+    slo = session.parameters.slo
+    most_errors = slo.errors if slo is not None else MOST_ERRORS
+
+    def measure(axis: str, amount: float, one: LoadParameters) -> SweepPoint:
+        return SweepPoint.of(axis, amount, *_measured(session, one, f"measuring with {load_name(axis, amount)}"))
+
+    points, stopped = run_sweep(load, measure, most_errors)
+    return together(points, load.over or "users", stopped, most_errors)
 
 
 def _searched(session: ServingSession) -> Result:
@@ -323,7 +358,7 @@ def _searched(session: ServingSession) -> Result:
     needed = max(requests_for(slo.share), int(safe * LEAST_CONFIRMATION))
     count = max(1, min(needed, int(safe * _confirmation(parameters))))
     load = LoadParameters(arrival="poisson", rate=safe, requests=count)
-    with watched(session.server.processes, session.context.target) as use:
+    with watching(session.metrics) as server, watched(session.server.processes, session.context.target) as use:
         trace = session.send(load, f"measuring at {safe:.4g}/s", is_measured=True)
     result = _result(session, trace, "open")
     summary = summarize([search.rate])
@@ -356,7 +391,8 @@ def _searched(session: ServingSession) -> Result:
         f"{time.monotonic() - session.begun:.0f} s with the calibration and the last load, "
         f"of {parameters.search_budget:g} s",
     } | result.facts
-    _add_use(result, parameters, use, trace)
+    add_use(result, parameters, use, trace)
+    _add_course(session, result, trace, server)
     return result
 
 
@@ -438,34 +474,3 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         longest=LONGEST_PART * parameters.search_budget,
         left=lambda: deadline - time.monotonic(),
     )
-
-
-def _add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace) -> None:
-    """What the load took of the machine, and energy, CO2 and cost of a request; each only where it is available."""
-    answered, seconds = int(trace.ok.sum()), trace_metrics.seconds_of(trace)
-    if use.cpu_seconds is not None:
-        # Over the load itself: what was watched before its first request and after its last answer was idle.
-        result.measurements.append(Measurement.of_value(trace_metrics.CPU, 100.0 * use.cpu_seconds / seconds))
-        result.measurements.append(Measurement.of_value(trace_metrics.HOST_MEMORY, float(use.memory)))
-    if use.gpu_shares:
-        result.measurements.append(Measurement.of_samples(trace_metrics.GPU, use.gpu_shares, statistic="mean"))
-        result.measurements.append(Measurement.of_value(trace_metrics.DEVICE_MEMORY, float(use.gpu_memory)))
-    if use.joules is not None and seconds >= ENERGY_SECONDS:
-        joules = use.joules / answered
-        result.measurements.append(Measurement.of_value(trace_metrics.ENERGY, joules))
-        result.facts["energy_source"] = f"{use.source}, over {use.seconds:.1f} s for a load of {seconds:.1f} s"
-        if parameters.carbon is not None:
-            grams = joules / 3.6e6 * parameters.carbon
-            result.measurements.append(Measurement.of_value(trace_metrics.CARBON, grams))
-    price, basis = parameters.price, "the user's own price"
-    if parameters.instance is not None:
-        listed = price_of(parameters.instance)
-        price, basis = listed.per_device, f"{listed.instance}: {listed.basis}"
-    if price is not None:
-        dollars = price / 3600.0 * seconds / answered * 1000.0
-        result.measurements.append(Measurement.of_value(trace_metrics.COST, dollars))
-        result.facts |= {"price": f"{price:g} USD per hour ({basis})", "price_basis": basis}
-    if use.cpu_seconds is not None:  # otherwise the server is not ours, and may be what keeps this machine busy
-        result.warnings += conditions.warnings(use.before, use.after)
-    observed = {"before": use.before, "after": use.after}
-    result.facts["conditions"] = {name: one.model_dump(mode="json") for name, one in observed.items()}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from paceline.benchmarks.serving import trace_metrics
+from paceline.benchmarks.serving import server_metrics, trace_metrics
 from paceline.benchmarks.serving.http_requests import facts as http_facts
 from paceline.benchmarks.serving.http_requests import http_requests, try_request
 from paceline.benchmarks.serving.parameters import ServeParameters
@@ -138,6 +138,8 @@ class ServingSession:
     first_rate: float = 1.0  # requests/s that a few users who wait for their answers got
     begun: float = field(default_factory=time.monotonic)  # when its time began to count, the calibration included
     spending: Spending = field(default_factory=lambda: Spending(SpendLimits()))
+    metrics: Callable[[], str] | None = None  # asks the server for its own figures, where it has any
+    first_load: float = 0.0  # when the first measured load began, on the monotonic clock
     _sends: int = 0
 
     @property
@@ -249,6 +251,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             session.spending = Spending(parameters.limits)
             session.spending.requests += endpoint.wire == "http"  # the one that was tried
             say(str(SendPlan.of(parameters)))
+            session.metrics = server_metrics.source(endpoint, server.metrics_url)
             session.facts |= _facts(session, sent)
             _warm_up(session, seconds_to_ready)
             yield session

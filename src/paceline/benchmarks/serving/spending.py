@@ -73,6 +73,8 @@ class SendPlan:
             otherwise = f"requests at many rates for {show_duration(parameters.search_budget)} at most"
         elif number is None:
             otherwise = f"requests of {load.concurrency} users for {show_duration(load.seconds)}"
+            if load.arrival == "sweep":
+                otherwise = f"loads of {show_duration(load.seconds)} each, with up to {load.concurrency} users"
         if not parameters.chosen_wire.startswith("openai"):
             return cls(number, before, otherwise=otherwise)
         prompt, output = requests.mean_lengths

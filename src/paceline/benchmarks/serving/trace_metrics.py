@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,10 @@ CARBON = lower(
     "energy of the device times the carbon intensity of its electricity, per request answered well",
 )
 COST = lower("cost_per_thousand", "USD", "price of the machine for as long as a thousand requests took at this rate")
+ENERGY_PER_TOKEN = lower("energy_per_token", "J", "energy of the device, from its own counter, per output token")
+COST_PER_MILLION = lower(
+    "cost_per_million_tokens", "USD", "price of the machine for as long as a million output tokens took at this rate"
+)
 FIRST_TOKEN = lower("time_to_first_token", "s", "from the intended time of a request to the first chunk of its text")
 BETWEEN_TOKENS = lower(
     "inter_token_latency",
@@ -75,8 +80,17 @@ BETWEEN_TOKENS = lower(
 )
 BETWEEN_CHUNKS = lower("inter_chunk_latency", "s", "between two chunks of a stream, of one token or several each")
 TOKEN_THROUGHPUT = higher("token_throughput", "tokens/s", "tokens of all answers over time")
+TOKENS_PER_USER = higher(
+    "tokens_per_user", "tokens/s/user", "how fast an answer comes to its user: 1 over the median time between tokens"
+)
 PROMPT_TOKENS = _metric("prompt_tokens", "tokens", "length of a prompt, as the server counted it")
 OUTPUT_TOKENS = _metric("output_tokens", "tokens", "length of an answer, as the server or the tokenizer counted it")
+SERVER_RUNNING = _metric("server_running", "requests", "requests that the server computes at a time, as it reports")
+SERVER_QUEUE = _metric("server_queue", "requests", "requests that wait in the server, as it reports")
+KV_CACHE = _metric("kv_cache_use", "%", "part of the KV cache that is in use, as the server reports")
+ACCEPTED_DRAFTS = _metric(
+    "accepted_drafts", "%", "part of the drafted tokens that speculative decoding accepted, as the server reports"
+)
 CACHED = _metric("cached_prompt_share", "%", "part of the prompts' tokens that the server had computed before")
 _TOKEN_SHARES = {name: share for name, share in SHARES.items() if share <= 0.99}
 _WITHIN = "of the requests have this or less"
@@ -112,6 +126,7 @@ def traffic(trace: Trace, slo: Slo | None, *, at: At | None = None) -> list[Meas
     return [
         *measurements,
         *percentiles(trace, at=at),
+        *_token_rate(trace, at),
         *token_percentiles(trace, at=at),
         Measurement.of_value(ERRORS, 100.0 * float(failed) / len(trace), at=at),
         Measurement.of_value(SHED, 100.0 * float(trace.shed.mean()), at=at),
@@ -155,8 +170,19 @@ def token_percentiles(trace: Trace, *, at: At | None = None) -> list[Measurement
     if _are_counted(trace):  # an answer of one chunk has no time between tokens
         several = ~(trace.ok & np.isnan(trace.between_tokens))
         between = np.where(trace.ok, trace.between_tokens, np.inf)[several]
-        measurements += _percentiles(BETWEEN_TOKENS_PERCENTILES, between, BETWEEN_TOKENS, at)
+        found = _percentiles(BETWEEN_TOKENS_PERCENTILES, between, BETWEEN_TOKENS, at)
+        medians = (one for one in found if one.metric == BETWEEN_TOKENS_PERCENTILES["p50"] and one.value > 0)
+        measurements += [*map(_per_user, medians), *found]
     return measurements
+
+
+def _per_user(median: Measurement) -> Measurement:
+    summary = summarize([1.0 / median.value]).model_copy(update={"count": median.count})
+    if (interval := median.interval) is not None:
+        ends = {"low": 1.0 / interval.high, "high": 1.0 / interval.low if interval.low > 0 else math.inf}
+        summary = summary.model_copy(update={"mean_interval": interval.model_copy(update=ends)})
+    return Measurement(metric=TOKENS_PER_USER, at=median.at, statistic=median.statistic, summary=summary,
+                       derived_from=BETWEEN_TOKENS.name)  # fmt: skip
 
 
 def _percentiles(metrics: Mapping[str, Metric], times: Times, of: Metric, at: At | None) -> list[Measurement]:
@@ -224,8 +250,45 @@ def _are_counted(trace: Trace) -> bool:
     return trace.output_tokens is not None and bool((trace.output_tokens[trace.ok] > 0).any())
 
 
+def _have_chunks(trace: Trace) -> NDArray[np.bool_]:
+    return trace.ok & np.array([len(times) > 0 for times in trace.chunks or [np.empty(0)] * len(trace)], np.bool_)
+
+
+def output_tokens(trace: Trace) -> float:
+    """Of the good answers altogether; 0 where nobody has counted them."""
+    return float(np.maximum(0, trace.output_tokens[trace.ok]).sum()) if trace.output_tokens is not None else 0.0
+
+
+def _token_rate(trace: Trace, at: At | None) -> list[Measurement]:
+    """Tokens over time, as far as somebody has counted them; those of a stream when they came."""
+    if not _are_counted(trace) or trace.output_tokens is None:
+        return []
+    span, begin, has_chunks = seconds_of(trace), trace.intended[0], _have_chunks(trace)
+    if trace.chunks is None or not has_chunks.any():
+        return [rate(TOKEN_THROUGHPUT, (trace.done - begin)[trace.ok], span, at=at, work=trace.output_tokens[trace.ok])]
+    streams = [trace.chunks[row] for row in np.flatnonzero(has_chunks)]
+    work = np.repeat(trace.tokens_per_chunk[has_chunks], [len(times) for times in streams])
+    return [rate(TOKEN_THROUGHPUT, np.concatenate(streams) - begin, span, at=at, work=work)]
+
+
+def over_time(trace: Trace, start: float) -> list[dict[str, Any]]:
+    """Medians of the requests that began in each part of a load, which began so many seconds after the first one."""
+    if trace.chunks is None or not _have_chunks(trace).any():
+        return []
+    begin, span = float(trace.intended[0]), max(1e-9, float(trace.intended[-1] - trace.intended[0]))
+    parts = np.minimum(WINDOWS - 1, ((trace.intended - begin) / span * WINDOWS).astype(int))
+    series = []
+    for metric, values in ((FIRST_TOKEN, trace.first_token), (BETWEEN_TOKENS, trace.between_tokens)):
+        usable = trace.ok & np.isfinite(values)
+        rows = [usable & (parts == part) for part in np.unique(parts[usable])]
+        seconds = [round(start + float(trace.intended[row].mean()), 4) for row in rows]
+        medians = [float(np.median(values[row])) for row in rows]
+        series.append({"name": metric.name, "unit": metric.unit, "seconds": seconds, "values": medians})
+    return series
+
+
 def _tokens(trace: Trace) -> list[Measurement]:
-    ok, span, begin = trace.ok, seconds_of(trace), trace.intended[0]
+    ok = trace.ok
     measurements = []
     for metric, column in ((PROMPT_TOKENS, trace.prompt_tokens), (OUTPUT_TOKENS, trace.output_tokens)):
         if column is not None and (lengths := column[ok & (column >= 0)]).size:
@@ -235,23 +298,17 @@ def _tokens(trace: Trace) -> list[Measurement]:
         if counted.any():
             part = trace.cached_tokens[counted].sum() / trace.prompt_tokens[counted].sum()
             measurements.append(Measurement.of_value(CACHED, 100.0 * float(part)))
-    has_chunks = ok & np.array([len(times) > 0 for times in trace.chunks or [np.empty(0)] * len(trace)])
+    has_chunks = _have_chunks(trace)
     if trace.chunks is None or not has_chunks.any():
-        if _are_counted(trace) and trace.output_tokens is not None:
-            measurements.append(rate(TOKEN_THROUGHPUT, (trace.done - begin)[ok], span, work=trace.output_tokens[ok]))
         return measurements
-    streams = [trace.chunks[row] for row in np.flatnonzero(has_chunks)]
-    gaps = [np.diff(times) for times in streams]
+    gaps = [np.diff(trace.chunks[row]) for row in np.flatnonzero(has_chunks)]
     measurements.append(Measurement.of_samples(FIRST_TOKEN, trace.first_token[has_chunks]))
     if any(one.size for one in gaps):
         measurements.append(Measurement.of_samples(BETWEEN_CHUNKS, np.concatenate(gaps)))
     if not _are_counted(trace):
         return measurements
-    carried = trace.tokens_per_chunk[has_chunks]
-    every = np.concatenate(streams) - begin
-    work = np.repeat(carried, [len(times) for times in streams])
-    measurements.append(rate(TOKEN_THROUGHPUT, every, span, work=work))
     if any(one.size for one in gaps):
+        carried = trace.tokens_per_chunk[has_chunks]
         scaled = np.concatenate([one / each for one, each in zip(gaps, carried, strict=True)])
         measurements.append(Measurement.of_samples(BETWEEN_TOKENS, scaled))
     return measurements

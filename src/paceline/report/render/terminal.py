@@ -151,10 +151,7 @@ class Printer:
     def fitting(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         """The columns without those that can be spared, as many as it takes for names to stay on one line."""
         while spare := max(columns, key=lambda column: column.spare, default=None):
-            widths = [
-                max(map(len, (one.short or one.header, *(self.cell(cell).plain for cell in one.cells))))
-                for one in columns
-            ]
+            widths = [max(map(len, (one.short or one.header, *self.texts(one)))) for one in columns]
             if not spare.spare or sum(widths) + 3 * (len(widths) - 1) <= self.console.width:
                 break
             columns = tuple(column for column in columns if column is not spare)
@@ -162,12 +159,17 @@ class Printer:
 
     def least_width(self, column: Column) -> int:
         """Letters that a column takes: numbers stay whole, and so do words of usual length."""
-        texts = [column.short or column.header, *(self.cell(cell).plain for cell in column.cells)]
+        texts = [column.short or column.header, *self.texts(column)]
         if column.numeric:
             return max(map(len, texts))
         return max((len(word) for text in texts for word in text.split() if len(word) <= LONGEST_WORD), default=1)
 
+    def texts(self, column: Column) -> list[str]:
+        """Each line of its cells."""
+        return [line for cell in column.cells for line in self.cell(cell).plain.split("\n")]
+
     def cell(self, cell: Cell) -> Text:
         """One cell in its style."""
         style = "bold" if cell.leads else _COLOURS.get(cell.badges[0].tone, "") if cell.badges else ""
-        return self.text(one_line(cell.text), style)
+        below = self.text(f"\n{one_line(cell.below)}", "dim") if cell.below else ""
+        return Text.assemble(self.text(one_line(cell.text), style), below)

@@ -69,7 +69,8 @@ def _items(row: CaseRow) -> Iterator[Item]:
         **({"measured as number": case.position + 1} if case.position is not None else {}),
         "timeout": show_duration(case.timeout),
     }
-    facts = {name: value for name, value in record.facts.items() if name != "trace"}
+    drawn = ("trace", "series", "loads")  # in sections, tables and charts of their own
+    facts = {name: value for name, value in record.facts.items() if name not in drawn}
     blocks: dict[str, Any] = {
         "Parameters, after defaults": {"benchmark": case.benchmark, "target": case.target, "ranks": case.ranks}
         | {name: _parameter(case.benchmark, name, value) for name, value in case.parameters.items()},

@@ -13,9 +13,10 @@ from paceline.core.quantity import show_interval
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.report.charts import Chart
-from paceline.report.document import Cell, Column, Document, Item, Lines, Medium, Section, Table, Tone
+from paceline.report.document import Card, Cell, Column, Document, Item, Lines, Medium, Section, Table, Tone
 from paceline.report.numbers import show_figure, show_value
 from paceline.report.run import document as run_report
+from paceline.report.run import token_words
 from paceline.report.run.case_details import case_details
 from paceline.report.text import humanize, one_line, when
 from paceline.report.trend.document import chart_of, commit_of, state_of
@@ -74,12 +75,21 @@ def document(page: CasePage, *, every: str) -> Document:
     told = ("cases", "command-line", "warnings", "failed", "impossible")  # among its samples and figures
     others = [one for one in block.sections if one.key not in told]
     charts = [Section(one.title, tuple(item for item in one.items if isinstance(item, Chart))) for one in others[:-1]]
-    answer = f"{row.label}: {humanize(page.metric)} {show_figure(row.headline)}" if row.headline and row.ok else ""
+    words = token_words.sentence(row.record) or (
+        f"{humanize(page.metric)} {show_figure(row.headline)}" if row.headline else ""
+    )
+    answer = f"{row.label}: {words}" if words and row.ok else ""
     answer = answer or f"{row.label}: {row.record.cause.message if row.record.cause else row.record.outcome}"
     sections = (*(one for one in charts if one.items), samples, past, others[-1])
     # The page is about one case, and names it once.
-    cards = (replace(one, label=one.what, what=one.interval, interval="", has_warning=False) for one in made.cards)
+    cards = (_of_one_case(one, one_line(row.label)) for one in made.cards)
     return replace(made, cards=tuple(cards), blocks=(replace(block, answer=one_line(answer), sections=sections),))
+
+
+def _of_one_case(card: Card, name: str) -> Card:
+    if card.what == name:
+        card = replace(card, what=card.interval, interval="")
+    return replace(card, has_warning=False)
 
 
 def _history(page: CasePage, every: str) -> Iterator[Item]:

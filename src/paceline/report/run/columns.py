@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from paceline.analysis import serving
 from paceline.analysis.roofline import Placed, rooflines
 from paceline.analysis.summary import CaseRow, RunSummary
+from paceline.analysis.token_loads import each_load, makes_tokens
 from paceline.core.case import Category, is_micro, is_of_model
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.core.stats import FEW
-from paceline.report.document import Badge, Cell, Column, Tone
-from paceline.report.numbers import figure_interval, share, show_at, show_figure, show_value
+from paceline.report.document import Badge, Cell, Column
+from paceline.report.numbers import bare_interval, interval_ends, share, show_at, show_value, sortable
 from paceline.report.run.sections.roofline import bound_words, verdict
+from paceline.report.run.serving_columns import SERVED, Filler, apart_by_load, token_columns
 from paceline.report.text import heading, humanize, one_line, told_apart
 
-Filler = Callable[[CaseRow], Cell]
 WITHHELD = "the samples follow one another so closely that they tell no interval; measure longer"
 
 MOST_BADGES = 2  # in a row of a table; more are counted
 
 _WORDS = {"metric", "slo", "pace", "bound"}  # columns that hold no numbers
 _OBVIOUS = {"throughput", "compute_rate", "bandwidth", "time"}  # names that say no more than the unit
-_WIDE = {"samples", "offered", "goodput", "p95", "batch", "cpu", "gpu", "energy", "cost"}  # not on a terminal
-SPENT = {"batch", "cpu", "gpu", "energy", "cost"}  # of a served case, in a table of its own where there is room
+SPENT = {
+    "batch",
+    "cpu",
+    "gpu",
+    "queue",
+    "kv",
+    "drafts",
+    "energy",
+    "cost",
+}  # of a served case, in a table of its own where there is room
+_WIDE = {"samples", "offered", "goodput", "p95", *SPENT}  # not on a terminal
 _SPARE = {"step": 1, "p99": 2, "memory": 3}  # of a model, on a narrow terminal
 _SHORT = {"Device memory": "Memory", "Host memory": "Memory", "Step time": "Step"}  # on a terminal
 
@@ -41,6 +48,7 @@ class CaseTable:
     title: str  # empty where the report has no other table
     rows: tuple[CaseRow, ...]
     columns: tuple[Column, ...]
+    lines: tuple[CaseRow, ...]  # what each line is of: a case, or one load of it
     shared: str = ""  # words that the names of all its cases have, said once instead
 
 
@@ -76,13 +84,18 @@ def short_labels(rows: Sequence[CaseRow]) -> tuple[str, list[str]]:
 def _table(
     summary: RunSummary, bounds: Mapping[int, Placed], category: str, title: str, rows: Sequence[CaseRow]
 ) -> CaseTable:
+    is_tokens, cases = category == Category.SERVING and any(map(makes_tokens, rows)), tuple(rows)
     if category == Category.SERVING:
-        fillers = _SERVING
+        rows = each_load(rows)
+        fillers = token_columns(rows) if is_tokens else SERVED
     else:
         fillers = _micro_columns(rows, category) if is_micro(category) else _model_columns(rows, bounds)
     is_short = title and is_of_model(category) and len(rows) > 1
     shared, names = told_apart([one_line(row.label) for row in rows]) if is_short else short_labels(rows)
     columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
+    if is_tokens and (loads := apart_by_load(rows)):  # one server: what tells its loads apart is how heavy they are
+        shared = told_apart([one_line(row.label) for row in rows])[0] if len(rows) > 1 else one_line(rows[0].label)
+        columns = [Column("Load", tuple(Cell(one.name, one.amount) for one in loads), key="case")]
     for key, header, fill in fillers:
         cells = tuple(fill(row) for row in rows)
         if key == "interval":
@@ -108,7 +121,7 @@ def _table(
     warnings = tuple(Cell(marks := summary.marks(row), marks, badges=_few_badges(row)) for row in rows)
     columns.append(Column("Warnings", warnings, numeric=False, key="warnings", short="?"))
     shown = tuple(column for column in columns if any(cell.text for cell in column.cells))
-    return CaseTable(category, title, tuple(rows), shown, shared)
+    return CaseTable(category, title, cases, shown, tuple(rows), shared)
 
 
 def warning_badges(row: CaseRow) -> tuple[Badge, ...]:
@@ -196,7 +209,7 @@ def _model_columns(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> lis
         if figure is None:
             return Cell()
         text = show_value(figure.value, figure.unit)
-        return Cell(text if device or not on_device else f"{text} host", _sortable(figure.value))
+        return Cell(text if device or not on_device else f"{text} host", sortable(figure.value))
 
     def bound(row: CaseRow) -> Cell:
         if (placed := bounds.get(row.case.index)) is None:
@@ -221,7 +234,7 @@ def _model_columns(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> lis
 
 
 def _number(value: float, unit: str) -> Cell:
-    return Cell(show_value(value, unit), _sortable(value))
+    return Cell(show_value(value, unit), sortable(value))
 
 
 def _of(row: CaseRow, name: str, show: Callable[[float], str] | None = None) -> Cell:
@@ -229,7 +242,7 @@ def _of(row: CaseRow, name: str, show: Callable[[float], str] | None = None) -> 
     figure = row.figure(name)
     if figure is None or figure is row.headline:
         return Cell()
-    return Cell(show(figure.value), _sortable(figure.value)) if show else _number(figure.value, figure.unit)
+    return Cell(show(figure.value), sortable(figure.value)) if show else _number(figure.value, figure.unit)
 
 
 def _p99(figure: Measurement | None) -> Cell:
@@ -258,15 +271,7 @@ def _interval(row: CaseRow) -> Cell:
         return Cell()
     if figure.relative is None:
         return Cell("unknown", note=WITHHELD) if figure.summary.count >= FEW else Cell()
-    return Cell(bare_interval(figure), figure.relative, _between(figure))
-
-
-def bare_interval(figure: Measurement) -> str:
-    """The interval next to its figure, which has the unit, where both ends are in that."""
-    text = figure_interval(figure)
-    if " " in text.partition(" to ")[0]:
-        return text
-    return text.removesuffix(" " + show_value(figure.value, figure.unit).partition(" ")[2])
+    return Cell(bare_interval(figure), figure.relative, interval_ends(figure))
 
 
 def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:
@@ -274,85 +279,3 @@ def interval_column(cells: Sequence[Cell]) -> tuple[str, tuple[Cell, ...]]:
     if all(not cell.text or cell.text.startswith("± ") for cell in cells):
         return "±", tuple(replace(cell, text=cell.text.removeprefix("± ")) for cell in cells)
     return "Interval", tuple(cells)
-
-
-def _between(figure: Measurement) -> str:
-    """The interval in full."""
-    interval, unit = figure.interval, figure.unit
-    if interval is None:
-        return ""
-    low, high = show_value(interval.low, unit), show_value(interval.high, unit)
-    return f"{low} to {high}, {interval.confidence:.0%} confidence"
-
-
-def _served(name: str, show: Callable[[float], str]) -> Filler:
-    """One figure of a served case; its interval is next to a rate, and a note to anything else."""
-
-    def cell(row: CaseRow) -> Cell:
-        figure = row.figure(name)
-        if figure is None:
-            return Cell()
-        text, leads = show(figure.value), row.headline is not None and row.headline.name == name
-        if name in ("capacity", "throughput"):
-            text = show_figure(figure, show)
-        return Cell(one_line(text), _sortable(figure.value), _between(figure), leads)
-
-    return cell
-
-
-_seconds, _percent, _joules = (partial(show_value, unit=unit) for unit in ("s", "%", "J"))
-
-
-def _p90(row: CaseRow) -> Cell:
-    """Worth a column only where there are too few requests for a higher percentile."""
-    cell = _served("latency_p90", _seconds)(row)
-    return cell if cell.leads else Cell()
-
-
-def _failed(row: CaseRow) -> Cell:
-    """Requests without a good answer, whether they failed or were declined."""
-    errors, shed = row.figure("error_rate"), row.figure("shed_rate")
-    if errors is None or shed is None:
-        return Cell()
-    value = errors.value + shed.value
-    note = f"{_percent(errors.value)} failed, {_percent(shed.value)} were declined because of load" if value else ""
-    return Cell(_percent(value), value, note)
-
-
-def _slo(row: CaseRow) -> Cell:
-    is_met, undecided = serving.slo_met(row), serving.slo_undecided(row)
-    if undecided:
-        return Cell("open", "open", undecided, badges=(Badge("open", Tone.WARNING, undecided),))
-    if is_met is None:
-        return Cell()
-    text = "met" if is_met else "missed"
-    why = row.record.load.slo_missed_because if row.record.load else ""
-    note = one_line(f"missed: {why}" if why else "met")
-    return Cell(text, text, note, badges=() if is_met else (Badge(text, Tone.BAD, note),))
-
-
-# Rates without their unit, which the header has: a served case has many figures.
-_SERVING: list[tuple[str, str, Filler]] = [
-    ("offered", "Offered /s", _served("offered_rate", show_count)),
-    ("capacity", "Capacity /s", _served("capacity", show_count)),
-    ("throughput", "Throughput /s", _served("throughput", show_count)),
-    ("goodput", "Goodput /s", _served("goodput", show_count)),
-    ("p50", "p50", _served("latency_p50", _seconds)),
-    ("p90", "p90", _p90),
-    ("p95", "p95", _served("latency_p95", _seconds)),
-    ("p99", "p99", _served("latency_p99", _seconds)),
-    ("slo", "SLO", _slo),
-    ("first_token", "First token", _served("time_to_first_token", _seconds)),
-    ("between_tokens", "Between tokens", _served("inter_token_latency", _seconds)),
-    ("tokens", "Tokens /s", _served("token_throughput", show_count)),
-    ("failed", "Failed", _failed),
-    ("batch", "Batch", _served("batch_size", lambda value: f"{value:.3g}")),
-    ("cpu", "CPU cores", _served("cpu_utilisation", lambda value: f"{value / 100:.2g}")),
-    ("gpu", "GPU", _served("gpu_utilisation", _percent)),
-    ("energy", "Energy", _served("energy_per_request", _joules)),
-    ("cost", "USD /1000", _served("cost_per_thousand", lambda value: f"{value:.3g}")),
-]
-
-
-def _sortable(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from paceline.analysis import serving
 from paceline.analysis.roofline import KnownCeilings
 from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
+from paceline.analysis.token_loads import makes_tokens
 from paceline.core.case import Category, is_of_model
 from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
@@ -159,7 +160,7 @@ def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -
         yield Section("At a glance", tuple(before), key="results-overview")
         name = f"-{place + 1}" if table.title else ""
         first, *columns = table.columns
-        links = (case_key(row) if row.case.index in linked else "" for row in table.rows)
+        links = (case_key(row) if row.case.index in linked else "" for row in table.lines)
         names = tuple(replace(cell, link=link) for cell, link in zip(first.cells, links, strict=True))
         named = replace(first, cells=names)
         spent = [column for column in columns if column.key in SPENT] if medium is Medium.HTML else []
@@ -179,7 +180,7 @@ def _results(summary: RunSummary, listed: tuple[CaseRow, ...], medium: Medium) -
         if medium is not Medium.TERMINAL:
             if spent:
                 items.append(Table((named, *spent), "What the server used, and what that costs", is_sortable=True))
-            if stages := stage_table(table.rows):
+            if stages := stage_table([row for row in table.rows if not makes_tokens(row)]):
                 items.append(replace(stages, is_folded=medium is Medium.HTML))
             if start := cold_start_table(table.rows):
                 items.append(start)
@@ -205,7 +206,7 @@ def section_charts(table: CaseTable, *, is_drawn: bool = False) -> tuple[list[Ch
     first: list[Chart | None]
     if table.category == Category.SERVING:
         # Tails at different loads are no contest: the curve over load shows them.
-        rates = [row for row in rows if row.headline and row.headline.unit.endswith("/s")]
+        rates = [row for row in rows if row.headline and row.headline.unit.endswith("/s") and not makes_tokens(row)]
         _, names = short_labels(rates)
         named = [replace(row, label=name) for row, name in zip(rates, names, strict=True)]
         first = [*([overview(named)] if len(named) > 1 else []), *serving_charts.glance(rows)]
@@ -241,7 +242,14 @@ def _notes(summary: RunSummary, table: CaseTable, *, is_first: bool) -> Iterator
                 "is narrower than the line, or a single sample gave none."
             )
         yield Lines((note,), Tone.NOTE)
-    if table.category == Category.SERVING:
+    if table.category == Category.SERVING and any(map(makes_tokens, table.rows)):
+        note = (
+            "TTFT is the time to the first token, from the time at which a request was meant to be sent; ITL the mean "
+            "time between the tokens of a request. Percentiles are of all requests; one without an answer counts as "
+            "late without end. Tokens are output tokens; per user is 1 over the median ITL."
+        )
+        yield Lines((note,), Tone.NOTE)
+    elif table.category == Category.SERVING:
         note = (
             "Latency counts from the time at which a request was meant to be sent until its whole answer; one without "
             "an answer counts as late without end. Offered is what was to be sent, goodput what was answered within "

@@ -19,8 +19,9 @@ from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY
 from paceline.report.bars import Bar, Panel, panels
 from paceline.report.charts import Chart
 from paceline.report.document import Card
-from paceline.report.numbers import SI_UNITS, axis_scale, share, show_figure, show_value
-from paceline.report.run.columns import bare_interval, placed_models, short_labels
+from paceline.report.numbers import SI_UNITS, axis_scale, bare_interval, share, show_figure, show_value
+from paceline.report.run import token_words
+from paceline.report.run.columns import placed_models, short_labels
 from paceline.report.run.sections.roofline import KINDS, bound_words, named_ceiling
 from paceline.report.style import ACCENT, WARNING
 from paceline.report.text import heading, humanize, one_line, told_apart
@@ -55,7 +56,7 @@ def answer(summary: RunSummary) -> str:
     parts = [
         f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {noun} measured"
     ]
-    if leader := _leader(summary):
+    if leader := token_words.lead(summary.measured) or _leader(summary):
         parts.append(leader)
     # How many of the chosen loads met their SLO; a search ends at one that does.
     loads = [row for row in summary.measured if not row.figure("capacity")]
@@ -98,6 +99,8 @@ def _leader(summary: RunSummary) -> str:
     if figure is None:
         return ""
     label = one_line(group.best.label)
+    if words := token_words.sentence(group.best.record):
+        return f"{label}: {words}"
     if len(group.rows) == 1:
         # Which percentile a latency is, its unit does not say.
         name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
@@ -127,7 +130,9 @@ def _peak_share(row: CaseRow) -> str:
 def cards(summary: RunSummary) -> Iterator[Card]:
     """What the run was about: its models, or the most of each kind of single operation; one result in full."""
     results = [row for row in summary.measured if row.headline]
-    if len(results) == 1:
+    if tokens := list(token_words.cards(results)):
+        yield from tokens
+    elif len(results) == 1:
         row = results[0]
         figures = [figure for figure in row.figures if not figure.scope]
         if row.case.category == Category.SERVING:

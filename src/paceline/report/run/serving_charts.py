@@ -8,6 +8,7 @@ from textwrap import wrap
 from paceline.analysis import serving
 from paceline.analysis.serving import Curve, Load
 from paceline.analysis.summary import CaseRow
+from paceline.analysis.token_loads import each_load, makes_tokens
 from paceline.core.quantity import show_count
 from paceline.core.subject import REQUEST_STAGES
 from paceline.report.charts import (
@@ -24,6 +25,7 @@ from paceline.report.charts import (
 )
 from paceline.report.numbers import MS, axis_scale, show_figure, show_value
 from paceline.report.numbers import share as share_of
+from paceline.report.run import token_charts
 from paceline.report.style import ACCENT, GRID, LINES, MUTED, WIDTH, Spec, parted
 from paceline.report.text import one_line, told_apart
 
@@ -131,15 +133,21 @@ _STROKES: Spec = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolSize": 
 
 def glance(rows: Sequence[CaseRow]) -> list[Chart]:
     """What to see first: how latency grows with the load."""
-    return [chart for group in serving.by_model(rows) if (chart := over_load(group))]
+    charts: list[Chart | None] = []
+    for group in serving.by_model(rows):
+        charts += token_charts.glance(group) if any(map(makes_tokens, group)) else [over_load(group)]
+    return [chart for chart in charts if chart is not None]
 
 
 def details(rows: Sequence[CaseRow]) -> list[Chart]:
     """All other charts, those of one model after those of another."""
     charts: list[Chart | None] = []
     for group in serving.by_model(rows):
-        charts += [distributions(part, which) for part, which in parted(group)]
-        charts += [stages(group), batches(group), cost(group)]
+        charts += [distributions(part, which) for part, which in parted(each_load(group))]
+        if any(map(makes_tokens, group)):
+            charts += token_charts.details(group)
+        else:
+            charts += [stages(group), batches(group), cost(group)]
     return [chart for chart in charts if chart is not None]
 
 

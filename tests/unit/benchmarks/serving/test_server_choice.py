@@ -48,8 +48,8 @@ def test_a_word_is_the_kind_of_a_server(server: str | None) -> None:
 
 
 def test_a_word_for_something_else_has_no_parts() -> None:
-    with refused("no-parts", key="load.rate"):
-        server_of({"load": "fast"})
+    with refused("no-parts", key="slo.p99"):
+        server_of({"slo": "fast", "slo.p99": "1s"})
 
 
 def test_a_curl_line_is_written_out_for_a_person_at_this_machine_alone(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ def test_a_last_load_that_went_late_is_not_the_servers_latency_alone(
         ceiling=None,
         clients=None,
         begun=0.0,
+        metrics=None,
+        first_load=0.0,
     )
     found = serve._searched(cast(ServingSession, asked))
     assert [warning.kind for warning in found.warnings if warning.kind == "client-limited"] == kinds

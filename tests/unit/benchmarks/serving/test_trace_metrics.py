@@ -98,7 +98,8 @@ def test_streams_tell_their_first_token_and_the_gaps() -> None:
     tokens = [np.array([0.5, 0.6, 0.8]), np.array([0.4])]
     counted = {"output_tokens": np.array([6, 3], np.int32), "prompt_tokens": np.array([30, 50], np.int32)}
     counted["cached_tokens"] = np.array([10, -1], np.int32)
-    found = trace_metrics.details(trace([0.8, 0.3], gap=0.1, chunks=tokens, **counted))
+    seen = trace([0.8, 0.3], gap=0.1, chunks=tokens, **counted)
+    found = [*trace_metrics.traffic(seen, None), *trace_metrics.details(seen)]
     samples = {one.metric.name: one.samples for one in found}
     assert samples["time_to_first_token"] == pytest.approx([0.5, 0.3])
     assert samples["inter_chunk_latency"] == pytest.approx([0.1, 0.2])
@@ -155,3 +156,21 @@ def test_a_skewed_interval_of_a_rate_has_both_of_its_ends() -> None:
     rate = Measurement(metric=trace_metrics.THROUGHPUT, statistic="mean", summary=summary, samples=[])
     (found,) = trace_metrics.imprecise([rate])
     assert found.message == "the interval of the throughput is 90 to 160 requests/s"
+
+
+def test_a_user_gets_one_token_in_each_median_gap() -> None:
+    chunks = [np.arange(6) * 0.02 + 0.1 * place for place in range(40)]
+    seen = trace([0.1] * 40, gap=0.1, chunks=chunks, output_tokens=np.full(40, 6, np.int32))
+    found = trace_metrics.traffic(seen, None)
+    assert value(found, "tokens_per_user") == pytest.approx(50.0)
+    assert value(found, "between_tokens_p50") == pytest.approx(0.02)
+
+
+def test_how_a_load_went_over_time_is_the_medians_of_its_parts() -> None:
+    chunks = [np.array([0.1, 0.2]) + 0.1 * place + (0.5 if place >= 50 else 0.0) for place in range(100)]
+    seen = trace([0.2] * 100, gap=0.1, chunks=chunks, output_tokens=np.full(100, 2, np.int32))
+    first, between = trace_metrics.over_time(seen, 30.0)
+    assert (first["name"], between["name"]) == ("time_to_first_token", "inter_token_latency")
+    assert first["values"][:10] == pytest.approx([0.1] * 10) and first["values"][-5:] == pytest.approx([0.6] * 5)
+    assert first["seconds"] == sorted(first["seconds"]) and 30.0 <= first["seconds"][0] < first["seconds"][-1] < 40.0
+    assert trace_metrics.over_time(trace([0.2] * 9), 0.0) == []
