@@ -14,11 +14,13 @@ from typing import Any, NoReturn
 
 from paceline.core.errors import PacelineError
 from paceline.core.supervisor import become_subreaper, children_of
+from paceline.core.watch import Watched
 from paceline.devices import fork_environment
 from paceline.load.processes import on_cores
 from paceline.runner.channel import Channel
 from paceline.runner.control_group import ControlGroup
 from paceline.runner.fork_server import end_adopted, has_children
+from paceline.runner.watcher import Watch
 
 _MARK = "PACELINE_RUNNER"  # in the environment of everything that the server started, whatever its parent is now
 CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long to leave
@@ -42,6 +44,7 @@ class WarmServer:
     _imported: set[str] = field(default_factory=set)
     _importing: list[list[str]] = field(default_factory=list)  # orders that were not answered yet
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
+    _watch: Watch | None = None
     escaped: dict[int, str] = field(default_factory=dict)  # pid: name, of what outlived the last cases and was ended
     group: ControlGroup = field(default_factory=ControlGroup)  # that it and its cases are in
 
@@ -67,6 +70,32 @@ class WarmServer:
         if missing or self._control is None:
             self._importing.append(missing)
             self._order({"do": "import", "modules": missing})
+
+    def watch(self, targets: list[str]) -> None:
+        """Have the machine and these targets watched by a process of its own, until `watched` asks what it has seen."""
+        if self._watch is None:
+            ours, theirs = Channel.pair()
+            try:
+                self._order({"do": "watch"}, [theirs.fileno()])
+            finally:
+                theirs.close()
+            self._watch = Watch(ours)
+        with contextlib.suppress(OSError):  # it is gone, which the next question shows
+            self._watch.begin(targets)
+
+    def watched(self) -> Watched | None:
+        """What was seen; None where the process is gone, so that the next cases have another one."""
+        seen = None
+        with contextlib.suppress(OSError):
+            seen = self._watch.end() if self._watch is not None else None
+        if seen is None:
+            self._unwatch()
+        return seen
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""
@@ -118,6 +147,7 @@ class WarmServer:
 
     def close(self) -> None:
         """End the server and everything it forked."""
+        self._unwatch()
         if self._control is not None:
             self._control.close()
             self._control = None
