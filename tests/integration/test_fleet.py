@@ -111,8 +111,6 @@ def test_node_check_names_a_host_without_cpu_time_one_out_of_reach_and_one_that_
         states = {host.address: "finished" for host in (*good, slow)}
         assert end["nodes"] == states | {dying.address: "lost", unreachable.address: "unreachable"}
         assert set(end["slow"]) == {slow.address}
-        runs = runs_of(sandbox)
-        assert any(warning.kind == "throttled" for one in runs[slow.address].records for warning in one.warnings)
 
         for process in slow.processes:  # it is repaired
             with suppress(OSError):
