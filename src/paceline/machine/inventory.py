@@ -110,7 +110,7 @@ def _cards(root: Path) -> Iterator[PciCard]:
                 driver=_link(path / "driver"),
                 parent=above if above.count(":") == 2 else None,
                 numa_node=node if node is not None and node >= 0 else None,
-                **link,  # type: ignore[arg-type]
+                **link,
             )
 
 
