@@ -180,6 +180,10 @@ class Nvml(ManagementLibrary):
     start = "nvmlInit"
     energy_counter = "NVML total energy counter"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._event_sets: dict[str, Any] = {}
+
     def constant(self, name: str) -> Any:
         """A constant of the binding; older ones lack some."""
         return getattr(self.module, name, None)
@@ -332,7 +336,8 @@ class Nvml(ManagementLibrary):
         """Errors and traffic since the driver was loaded, as far as the card counts them."""
         fields = [(name, self.constant(constant), scale) for name, constant, scale in _WATCHED]
         fields = [(name, field, scale) for name, field, scale in fields if field is not None]
-        values = self.ask("nvmlDeviceGetFieldValues", handle, [(field, _ALL_LINKS) for _, field, _ in fields])
+        asked = [(field, _ALL_LINKS) if name in ("sent", "received") else field for name, field, _ in fields]
+        values = self.ask("nvmlDeviceGetFieldValues", handle, asked)
         counts: dict[str, float] = {}
         for (name, _, scale), value in zip(fields, values or (), strict=False):
             if value.nvmlReturn == 0:
@@ -343,12 +348,15 @@ class Nvml(ManagementLibrary):
 
     def error_events(self, handle: Any) -> Callable[[], dict[str, float]]:
         """What says the number of the last error (Xid) that the driver has reported from now on, 0 for none."""
-        events, kind = self.ask("nvmlEventSetCreate"), self.constant("nvmlEventTypeXidCriticalError")
-        last = 0.0
-        try:
-            self.module.nvmlDeviceRegisterEvents(handle, kind, events)  # type: ignore[union-attr]
-        except Exception:  # not in every virtual machine
-            return dict
+        uuid = self.text("nvmlDeviceGetUUID", handle) or ""
+        if uuid not in self._event_sets:  # one for as long as this process lives
+            events, kind = self.ask("nvmlEventSetCreate"), self.constant("nvmlEventTypeXidCriticalError")
+            try:
+                self.module.nvmlDeviceRegisterEvents(handle, kind, events)  # type: ignore[union-attr]
+            except Exception:  # not in every virtual machine
+                return dict
+            self._event_sets[uuid] = events
+        events, last = self._event_sets[uuid], 0.0
 
         def read() -> dict[str, float]:
             nonlocal last

@@ -20,9 +20,9 @@ from paceline.load.processes import on_cores
 from paceline.runner.channel import Channel
 from paceline.runner.control_group import ControlGroup
 from paceline.runner.fork_server import end_adopted, has_children
-from paceline.runner.watcher import Watch
 
 _MARK = "PACELINE_RUNNER"  # in the environment of everything that the server started, whatever its parent is now
+WATCHER_SECONDS = 5.0  # for what was seen
 CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long to leave
 
 
@@ -44,7 +44,7 @@ class WarmServer:
     _imported: set[str] = field(default_factory=set)
     _importing: list[list[str]] = field(default_factory=list)  # orders that were not answered yet
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
-    _watch: Watch | None = None
+    _watcher: Channel | None = None
     escaped: dict[int, str] = field(default_factory=dict)  # pid: name, of what outlived the last cases and was ended
     group: ControlGroup = field(default_factory=ControlGroup)  # that it and its cases are in
 
@@ -73,29 +73,31 @@ class WarmServer:
 
     def watch(self, targets: list[str]) -> None:
         """Have the machine and these targets watched by a process of its own, until `watched` asks what it has seen."""
-        if self._watch is None:
-            ours, theirs = Channel.pair()
+        if self._watcher is None:
+            self._watcher, theirs = Channel.pair()
             try:
                 self._order({"do": "watch"}, [theirs.fileno()])
             finally:
                 theirs.close()
-            self._watch = Watch(ours)
         with contextlib.suppress(OSError):  # it is gone, which the next question shows
-            self._watch.begin(targets)
+            self._watcher.send({"watch": targets})
 
     def watched(self) -> Watched | None:
         """What was seen; None where the process is gone, so that the next cases have another one."""
-        seen = None
-        with contextlib.suppress(OSError):
-            seen = self._watch.end() if self._watch is not None else None
-        if seen is None:
+        watcher = self._watcher
+        if watcher is not None:
+            with contextlib.suppress(OSError, ValueError):
+                watcher.send({"end": True})
+                is_there = bool(select.select([watcher], [], [], WATCHER_SECONDS)[0])
+                if is_there and (received := watcher.receive()) is not None:
+                    return Watched.model_validate(received[0])
             self._unwatch()
-        return seen
+        return None
 
     def _unwatch(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
 
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""

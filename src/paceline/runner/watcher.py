@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.die_with_parent import die_with_parent
-from paceline.core.probe import attempt
-from paceline.core.watch import Readings, Watched
+from paceline.core.watch import Readings
 from paceline.machine.watch import summarize_looks, watcher
 from paceline.runner.channel import Channel
 
@@ -20,7 +19,6 @@ NAME = "paceline-watch"
 INTERVAL_SECONDS = 0.25  # between two looks, at least
 COST = 0.003  # of a core that the looks may take: the more there is to see, the fewer they are
 MANY_LOOKS = 1000  # the longer a case takes, the rarer they are, so that those of a day are not many more
-ANSWER_SECONDS = 5.0
 LOWEST_PRIORITY = 19
 
 
@@ -56,25 +54,3 @@ def _watch(channel: Channel, targets: list[str], cpus: Set[int]) -> dict[str, An
     looks.append((time.monotonic() - began, read()))
     seen = summarize_looks(looks)
     return seen.model_copy(update={"cpu_seconds": time.process_time() - spent}).model_dump(mode="json")
-
-
-class Watch:
-    """The runner's side of it."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def close(self) -> None:
-        """Watch no more."""
-        self._channel.close()
-
-    def begin(self, targets: list[str]) -> None:
-        """From now on."""
-        self._channel.send({"watch": targets})
-
-    def end(self) -> Watched | None:
-        """What was seen since then; None where nobody answers, and then nobody is to be asked again."""
-        self._channel.send({"end": True})
-        is_there = bool(select.select([self._channel], [], [], ANSWER_SECONDS)[0])
-        received = self._channel.receive() if is_there else None
-        return attempt(lambda: Watched.model_validate(received[0])) if received is not None else None
