@@ -24,6 +24,7 @@ from bench.scheduler import scheduler_ratios
 from bench.serving import serving_ratios
 from bench.training import training_ratios
 from bench.verdicts import __main__ as verdicts
+from bench.watcher import watcher_ratios
 from paceline.core.errors import PacelineError
 
 IMPORT_TORCH = [sys.executable, "-c", "import torch"]
@@ -133,6 +134,7 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "analysis": analysis_ratios,
     "training": training_ratios,
     "generate": generate_ratios,
+    "watcher": watcher_ratios,
 }
 LONG = {
     "live-leader": live_leader.main,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from paceline.core.record import Outcome, Record
+from paceline.core.watch import read_watched
 from support.cli import Sandbox
 from support.scripted_kind import environment, scripted_machine
 
@@ -51,6 +52,13 @@ def test_every_device_has_a_record_of_every_benchmark(records: list[Record]) -> 
         assert [record.case.target for record in mine] == DEVICES
         assert {record.outcome for record in mine} == {Outcome.OK}
         assert len({record.case.key for record in mine}) == 8
+
+
+def test_each_record_has_the_series_of_its_own_device(records: list[Record]) -> None:
+    for record in records:
+        (seen,) = read_watched(record.conditions)
+        assert {one.of for one in seen.series if one.of.startswith("scripted")} == {record.case.target}
+        assert any(one.of == "cpu" for one in seen.series)
 
 
 def test_devices_that_share_nothing_are_measured_at_the_same_time(records: list[Record]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 from paceline.store import open_store
 from support.cli import MARK, Sandbox, events
-from support.namespaces import ip, ssh_hosts
+from support.namespaces import cpu_quota, ip, ssh_hosts
 from support.watching import Watched
 
 NO_HOSTS = ["--remote-shell", "env HOST={host}"]
@@ -80,6 +81,45 @@ def test_a_slow_an_unreachable_and_a_dying_host_are_named_and_resuming_finishes(
         assert all(run.all_ok and len(run.records) == len(NAPS) for run in finished.values())
         assert all(finished[host].run.id == run.run.id for host, run in runs.items())
         assert [record.attempt for record in finished[good.address].records] == [1] * len(NAPS)
+    assert sandbox.left_behind() == []
+
+
+@pytest.mark.long
+def test_node_check_names_a_host_without_cpu_time_one_out_of_reach_and_one_that_dies(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """What node-check measures without torch; the slow host has a twentieth of a core from its first case on."""
+    mark = {MARK: sandbox.mark}
+    with (
+        cpu_quota(f"paceline-{tmp_path.name}", 0.05) as quota,
+        ssh_hosts(tmp_path / "ssh", [{**mark} for _ in range(5)]) as (hosts, shell),
+    ):
+        *good, slow, dying, unreachable = hosts
+        ip("link", "set", unreachable.outer, "down")
+        names = sandbox.write("hosts.txt", "".join(f"{host.address}\n" for host in hosts))
+        only = ["--only", "memory-latency", "--only", "tcp loopback", "--set", "memory_latency.sizes=[256KiB,16MiB]"]
+        words = ["--each", "--hosts", names, "--remote-shell", shell]
+        watched = Watched.start(sandbox, "run", "node-check", *only, *words, "--json")
+        assert watched.wait_for("node", node=slow.address, state="measuring"), watched.errors
+        for process in slow.processes:
+            with suppress(OSError):
+                quota.write_text(str(process.pid))
+        assert watched.wait_for("node", node=dying.address, state="measuring"), watched.errors
+        dying.kill()
+        assert watched.finish_within(600) == 1, watched.errors
+        (end,) = [event for event in watched.said if event["event"] == "fleet_ended"]
+        states = {host.address: "finished" for host in (*good, slow)}
+        assert end["nodes"] == states | {dying.address: "lost", unreachable.address: "unreachable"}
+        assert set(end["slow"]) == {slow.address}
+
+        for process in slow.processes:  # it is repaired
+            with suppress(OSError):
+                (quota.parent.parent / "cgroup.procs").write_text(str(process.pid))
+        dying.serve()
+        ip("link", "set", unreachable.outer, "up")
+        again = sandbox.run("run", "--resume", end["fleet"], timeout=600)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "5 of 5 nodes measured everything." in again.stdout
     assert sandbox.left_behind() == []
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.record import Outcome, Record
+from paceline.core.watch import read_watched
 from support.cli import Sandbox
 from support.scripted_kind import ALLOCATED, NAME, TICK, environment, scripted_machine
 
@@ -77,6 +78,16 @@ def test_memory_energy_peak_and_conditions_are_its_own(records: list[Record]) ->
         slow = [warning.message for warning in record.warnings if warning.kind == "throttled"]
         assert slow == [f"{record.case.target} held its clocks down at 99 °C: too-hot"]
     assert records[0].facts["peak_source"] == f"datasheet, dense fp32, {NAME}"
+
+
+def test_it_is_watched_while_it_measures(records: list[Record]) -> None:
+    for record in (record for record in records if record.outcome is Outcome.OK):
+        (seen,) = read_watched(record.conditions)
+        figures = {one.metric: one.value for one in seen.series}
+        assert figures[f"watch/{record.case.target}/temperature_max"] == 99
+        assert figures[f"watch/{record.case.target}/throttled_mean"] == 1
+        assert 0 <= figures["watch/cpu/busy_mean"] <= 1
+        assert len(seen.times) >= 2 and seen.cpu_seconds > 0
 
 
 def test_the_environment_names_it(sandbox: Sandbox) -> None:

@@ -21,6 +21,7 @@ import psutil
 
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
+from paceline.runner.watcher import NAME
 from paceline.store import open_store
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -216,7 +217,8 @@ def case_processes(runner: int) -> list[psutil.Process]:
     """The processes of the case in flight: children of the runner's warm server."""
     try:
         servers = psutil.Process(runner).children()
-        return [case for server in servers for case in server.children() if case.status() != psutil.STATUS_ZOMBIE]
+        forked = [child for server in servers for child in server.children() if child.name() != NAME]
+        return [case for case in forked if case.status() != psutil.STATUS_ZOMBIE]
     except psutil.NoSuchProcess:
         return []
 

@@ -160,9 +160,10 @@ def served_in(
     is_local: bool = True,
     pages: Callable[[Leader, Store], APIRouter] | None = None,
     front: Front | None = None,
+    engine: Any = None,
 ) -> Iterator[Served]:
     """A leader on a store of its own; it takes a step only when a test says so."""
-    engine = Puppet()
+    engine = engine or Puppet()
     with open_store(folder / "store.db") as store:
         leader = Leader(store, engine)
         shown = pages(leader, store) if pages is not None else None

@@ -217,13 +217,20 @@ class SshHost:
             time.sleep(0.05)
         raise AssertionError(f"sshd does not answer on {self.name}")
 
-    def kill(self) -> None:
-        """End everything on the host at once, as if its power was cut."""
+    @property
+    def processes(self) -> Iterator[psutil.Process]:
+        """Everything that runs on the host."""
         own = Path(f"/run/netns/{self.name}").stat().st_ino
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 if Path(f"/proc/{process.pid}/ns/net").stat().st_ino == own:
-                    process.kill()
+                    yield process
+
+    def kill(self) -> None:
+        """End everything on the host at once, as if its power was cut."""
+        for process in self.processes:
+            with suppress(psutil.Error):
+                process.kill()
         if self._server is not None:
             self._server.wait(timeout=10)
 
@@ -264,3 +271,30 @@ def ssh_hosts(folder: Path, variables: list[dict[str, str]]) -> Iterator[tuple[l
     finally:
         for host in hosts:
             host.remove()
+
+
+@contextmanager
+def cpu_quota(name: str, share: float) -> Iterator[Path]:
+    """A control group whose processes have a share of one core; skips loudly where there can be none."""
+    old, new = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    period, quota = 100_000, round(share * 100_000)
+    folder = (old if old.is_dir() else new) / name
+    try:
+        folder.mkdir()
+        if old.is_dir():
+            (folder / "cpu.cfs_period_us").write_text(str(period))
+            (folder / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (folder / "cpu.max").write_text(f"{quota} {period}")
+    except OSError as error:
+        with suppress(OSError):
+            folder.rmdir()
+        pytest.skip(f"no control group with a quota of CPU time can be made here (root can): {error}")
+    try:
+        yield folder / "cgroup.procs"
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with suppress(OSError):
+                (folder.parent / "cgroup.procs").write_text(pid)
+        with suppress(OSError):
+            folder.rmdir()

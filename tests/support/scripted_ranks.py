@@ -118,6 +118,9 @@ class ScriptedServer:
                 order, descriptors = received
                 if order["do"] == self._ignored:
                     continue
+                if order["do"] == "watch":  # nobody does
+                    Channel.of_descriptor(descriptors[0]).close()
+                    continue
                 if order["do"] == "import":
                     self.imported += order["modules"]
                     self.control.send({"imported": order["modules"]})

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.analysis.diagnose.superbench import column_of
-from paceline.analysis.diagnose.table import MetricColumn, NodeTable
+from paceline.analysis.diagnose.table import WATCH, MetricColumn, NodeTable
 from paceline.core.errors import InputError
 from paceline.core.files import read_text
 from paceline.core.metric import Better
@@ -110,7 +110,7 @@ def make_baseline(table: NodeTable, sources: Sequence[str] = (), *, names: str =
     metrics: dict[str, Reference] = {}
     ranked: dict[str, list[int]] = {}
     for index, column in enumerate(table.columns):
-        if table.present[:, index].any():
+        if table.present[:, index].any() and column.component != WATCH:
             metrics[column.name] = _reference(column, table.values[:, index])
             if column.unranked != column.name:
                 ranked.setdefault(column.unranked, []).append(index)

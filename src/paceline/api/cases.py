@@ -71,11 +71,14 @@ def expand_here(
     from paceline.core.benchmark import BENCHMARKS
     from paceline.core.suite import Here, expand, only
     from paceline.devices import counts
+    from paceline.machine.inventory import parts
     from paceline.runner.launcher_ranks import JoinedRanks
 
+    is_here = world is None or isinstance(world, JoinedRanks)
     devices = counts() if world is None or isinstance(world, JoinedRanks) else world.devices
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
-    here = Here(devices=devices, world=size, nodes=nodes)
+    of_machine = parts() if is_here else getattr(world, "parts", {})
+    here = Here(devices=devices, world=size, nodes=nodes, parts=of_machine)
     cases = only(expand(suite, BENCHMARKS.get, here, overrides), filters, suite.name)
     return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from paceline.analysis.summary import headline_of
 from paceline.api import running
 from paceline.api.cases import expand_here
 from paceline.core.case import Case
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.files import data_directory, private_directory, write_atomic
+from paceline.core.metric import Better
 from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run, RunRecords
@@ -41,10 +43,15 @@ LOOK_SECONDS = 0.2
 State = Literal["waiting", "measuring", "finished", "unreachable", "lost", "refused", "interrupted"]
 
 
+def new_fleet_id() -> str:
+    """A name for one round over a fleet, which all of its runs are tagged with."""
+    return f"{PREFIX}{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
 class Plan(BaseModel):
     """What is to be measured where, and the run of each host that has one; kept in a file, for `--resume`."""
 
-    id: str = Field(default_factory=lambda: f"{PREFIX}{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
+    id: str = Field(default_factory=lambda: new_fleet_id())
     suite: Suite
     overrides: dict[str, Any] = {}
     filters: list[str] = []
@@ -232,21 +239,38 @@ class Fleet:
 
 
 def slow_nodes(nodes: Sequence[NodeRun]) -> dict[str, str]:
-    """The hosts that take much longer than others for the same cases, each with how much and what they say of it."""
-    times: dict[tuple[Any, ...], dict[str, float]] = {}
-    for node in nodes:
-        for record in node.latest:
-            times.setdefault((record.case.key, record.case.repeat), {})[node.host] = record.seconds
+    """The hosts that do the same cases much slower than others, each with how much and what they say of it."""
     slow = {}
-    for node in nodes:
-        ratios = []
-        for by_host in times.values():
-            others = [seconds for host, seconds in by_host.items() if host != node.host]
-            if node.host in by_host and others:
-                ratios.append(by_host[node.host] / max(statistics.median(others), 1e-9))
-        if ratios and (ratio := statistics.median(ratios)) >= SLOW:
-            slow[node.host] = f"its cases take {ratio:.1f} times as long as on the others{_complaint(node)}"
+    for words, slowness in ((_LONGER, _seconds), (_WORSE, _figure)):  # a case may end after a time, whatever it did
+        times: dict[tuple[Any, ...], dict[str, float]] = {}
+        for node in nodes:
+            for record in node.latest:
+                if value := slowness(record):
+                    times.setdefault((record.case.key, record.case.repeat), {})[node.host] = value
+        for node in nodes:
+            ratios = []
+            for by_host in times.values():
+                others = [seconds for host, seconds in by_host.items() if host != node.host]
+                if node.host in by_host and others:
+                    ratios.append(by_host[node.host] / statistics.median(others))
+            if ratios and (ratio := statistics.median(ratios)) >= SLOW and node.host not in slow:
+                slow[node.host] = f"{words.format(ratio)} the others{_complaint(node)}"
     return slow
+
+
+_LONGER, _WORSE = "its cases take {:.1f} times as long as on", "its figures are {:.1f} times worse than those of"
+
+
+def _seconds(record: Record) -> float:
+    return record.seconds
+
+
+def _figure(record: Record) -> float | None:
+    """What leads the record, so that more is worse; None where that is not known."""
+    figure = headline_of(record)
+    if figure is None or figure.value <= 0 or figure.metric.better is Better.NEITHER:
+        return None
+    return figure.value if figure.metric.better is Better.LOWER else 1 / figure.value
 
 
 def _complaint(node: NodeRun) -> str:

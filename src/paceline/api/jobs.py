@@ -20,7 +20,7 @@ POLL = 0.5  # seconds between two looks at a job
 PATIENCE_WAITING = 600.0  # a leader may be restarted while somebody waits
 FINAL = ("succeeded", "failed", "cancelled")
 _NUMBERS = {"gpus": "gpus", "nodes": "nodes", "memory": "memory_gib"}
-_NEEDS = ("gpu", *_NUMBERS, "label", "whole-node")
+_NEEDS = ("gpu", *_NUMBERS, "label", "follower", "whole-node")
 
 
 class Job:
@@ -107,8 +107,13 @@ def send(
     tags: Sequence[str] = (),
     priority: int = 0,
     machines: str = "",
+    follower: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Submit a job; what the leader says of it."""
+    """Submit a job, to the whole of one follower where that is given; what the leader says of it."""
+    needs = read_needs(machines)
+    if follower is not None:
+        needs |= {"follower": follower["id"], "whole_node": True}
+        needs |= {"gpus": len(follower["gpus"])} if follower["gpus"] else {}
     suite: dict[str, Any] | str = what  # a name is left to the leader, which has suites of its own
     if "/" in what or what.endswith((".yaml", ".yml")):
         from paceline.runner.suite_file import load_suite
@@ -119,7 +124,7 @@ def send(
         "suite": suite,
         "overrides": dict(overrides),
         "only": list(only),
-        "needs": read_needs(machines),
+        "needs": needs,
         "priority": priority,
         "tags": list(tags),
     }
@@ -164,8 +169,8 @@ def read_needs(text: str) -> dict[str, Any]:
             needs["whole_node"] = True
         elif key in _NUMBERS and value.isdecimal():
             needs[_NUMBERS[key]] = int(value)
-        elif key == "gpu" and value:
-            needs["gpu"] = value
+        elif key in ("gpu", "follower") and value:
+            needs[key] = value
         elif key == "label" and value:
             needs.setdefault("labels", []).append(value)
         elif key in _NEEDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from paceline.report.text import clean, one_line
 INTERRUPTED = 130
 
 
-class _Lines(FleetListener):
+class Lines(FleetListener):
     """A line for whatever becomes of a node."""
 
     def changed(self, node: NodeRun) -> None:
@@ -34,7 +35,7 @@ class _Lines(FleetListener):
         click.echo(clean(f"{node.host}: {words}"))
 
 
-class _JsonLines(FleetListener):
+class JsonLines(FleetListener):
     """One JSON object for each event."""
 
     def changed(self, node: NodeRun) -> None:
@@ -66,30 +67,37 @@ def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = Fa
     else:
         click.echo(f"{one_line(plan.suite.name)} on {len(plan.hosts)} hosts, {plan.id}")
     with open_store(store) as opened:
-        fleet = Fleet(plan, opened, _JsonLines() if as_json else _Lines(), retry_failed=retry_failed)
+        fleet = Fleet(plan, opened, JsonLines() if as_json else Lines(), retry_failed=retry_failed)
         try:
             nodes = fleet.go()
         except KeyboardInterrupt:
             click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
             return INTERRUPTED
-    ok, slow = all(node.ok for node in nodes), slow_nodes(nodes)
     summary = write_summary(plan.id, [node.result for node in nodes if node.result is not None])
-    is_left = any(node.state != "finished" for node in nodes)
-    if as_json:
-        states = {node.host: node.state for node in nodes}
-        click.echo(json.dumps({"event": "fleet_ended", "fleet": plan.id, "ok": ok, "nodes": states, "slow": slow}))
-    else:
-        _show(plan, nodes, slow)
+    code = end(plan.id, nodes, as_json=as_json)
+    if not as_json:
         click.echo(f"\nNodes:  paceline diagnose {plan.id}")
         if summary is not None:
             click.echo(f"Results under SuperBench's names: {summary}")
-        if is_left:
+        if any(node.state != "finished" for node in nodes):
             click.echo(f"Rest:   {again}")
+    return code
+
+
+def end(fleet: str, nodes: Sequence[NodeRun], *, as_json: bool) -> int:
+    """Say what became of every node; returns the exit code."""
+    ok, slow = all(node.ok for node in nodes), slow_nodes(nodes)
+    if as_json:
+        states = {node.host: node.state for node in nodes}
+        click.echo(json.dumps({"event": "fleet_ended", "fleet": fleet, "ok": ok, "nodes": states, "slow": slow}))
+    else:
+        _show(fleet, nodes, slow)
     return 0 if ok else 1
 
 
-def _show(plan: Plan, nodes: list[NodeRun], slow: dict[str, str]) -> None:
-    from paceline.report.document import Block, Document, Lines, Section, Table, Tone
+def _show(fleet: str, nodes: Sequence[NodeRun], slow: dict[str, str]) -> None:
+    from paceline.report.document import Block, Document, Section, Table, Tone
+    from paceline.report.document import Lines as Texts
     from paceline.report.render import terminal
 
     bad = [node for node in nodes if not node.ok]
@@ -102,10 +110,10 @@ def _show(plan: Plan, nodes: list[NodeRun], slow: dict[str, str]) -> None:
     lead = f"{len(nodes) - len(bad)} of {len(nodes)} nodes measured everything."
     sections = (
         Section(items=(Table.of_lines(("Node", "State", "Run", "Cases", "Time"), lines, named=4, is_wide=True),)),
-        Section(items=(Lines(tuple(causes), Tone.BAD), Lines(tuple(warnings), Tone.WARNING))),
+        Section(items=(Texts(tuple(causes), Tone.BAD), Texts(tuple(warnings), Tone.WARNING))),
     )
     click.echo()
-    terminal.show(Document(plan.id, (Block(lead, "", sections),)))
+    terminal.show(Document(fleet, (Block(lead, "", sections),)))
 
 
 def _counts(node: NodeRun) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from paceline.core.environment import Cpu, Environment, Gpu
+    from paceline.core.environment import Cpu, Environment, EnvironmentPart, Gpu, Inventory
 
 Row = tuple[str, str | None]
 
@@ -101,6 +101,7 @@ def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
     yield "processor", [*_cpu_rows(environment.cpu), ("memory", _join(total, left, limit)), ("swap in use", swap)]
     for gpu in environment.gpus:
         yield f"gpu {gpu.index}", _gpu_rows(gpu)
+    yield from _inventory(environment.inventory)
     software, driver, git = environment.software, environment.driver, environment.git
     versions: list[str | None] = []
     if driver is not None:
@@ -125,6 +126,31 @@ def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
     )
     if environment.variables:
         yield "variables", list(environment.variables.items())
+
+
+def _inventory(inventory: Inventory) -> Iterator[tuple[str, list[Row]]]:
+    if inventory.board or inventory.bios:
+        yield "board", [("board", inventory.board), ("bios", inventory.bios)]
+    lists: dict[str, Sequence[EnvironmentPart]] = {
+        "memory modules": inventory.modules or (),
+        "networks": inventory.nics,
+        "disks": inventory.disks,
+        "pci": inventory.cards,
+    }
+    for title, parts in lists.items():
+        if parts:
+            yield title, [(name, ", ".join(words)) for name, *words in map(_words_of, parts)]
+
+
+def _words_of(part: EnvironmentPart) -> Iterator[str]:
+    """Every field that is known; the first one names it."""
+    from paceline.core.quantity import show_size
+
+    for name, value in part:
+        if value is not None:
+            shown = show_size(value) if name == "size" else str(value)
+            is_clear = isinstance(value, str) and name not in ("firmware", "parent")
+            yield shown if is_clear or name == "size" else f"{name.replace('_', ' ')} {shown}"
 
 
 def _cpu_rows(cpu: Cpu) -> list[Row]:

@@ -51,6 +51,7 @@ class SubmitCommand(CaseCommand):
     help="What the machine must have: gpu=h200,gpus=8,memory=80,label=x,nodes=2,whole-node.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
+@click.option("--each", is_flag=True, help="A job for every follower that is here, whose runs share a tag.")
 @click.option("--wait", is_flag=True, help="Until it has ended; exit with 1 unless it succeeded.")
 @click.option("--json", "as_json", is_flag=True, help="The job as JSON.")
 @leader_options
@@ -61,6 +62,7 @@ def command(
     priority: int,
     machines: str,
     tags: tuple[str, ...],
+    each: bool,
     wait: bool,
     as_json: bool,
     client: Client,
@@ -71,6 +73,9 @@ def command(
     Flags named after parameters override them, as in `paceline run`.
     """
     overrides = read_flags(flags) | read_settings(settings)
+    if each:
+        sys.exit(_each(client, what, overrides, wait=wait, as_json=as_json, only=filters, tags=tags, priority=priority,
+                       machines=machines))  # fmt: skip
     job = send(client, what, overrides, only=filters, tags=tags, priority=priority, machines=machines)
     job_id = job["id"]
     if not as_json:
@@ -85,6 +90,20 @@ def command(
         click.echo(json.dumps(job, indent=2))
     if wait and job["state"] != "succeeded":
         sys.exit(1)
+
+
+def _each(client: Client, what: str, overrides: dict[str, Any], *, wait: bool, as_json: bool, **more: Any) -> int:
+    """A job for every follower; with `wait` what came of each node, and whether all is well."""
+    from paceline.api.fleet_jobs import JobFleet
+    from paceline.cli import _fleet
+
+    fleet = JobFleet(client, _fleet.JsonLines() if as_json else _fleet.Lines())
+    fleet.submit(what, overrides, **more)
+    if as_json:
+        click.echo(json.dumps({"event": "fleet_started", "fleet": fleet.id, "jobs": fleet.jobs}))
+    else:
+        click.echo(f"{one_line(what)} on {len(fleet.jobs)} followers, {fleet.id}")
+    return _fleet.end(fleet.id, fleet.wait(), as_json=as_json) if wait else 0
 
 
 def _wait(client: Client, job_id: str, *, is_quiet: bool) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paceline.core.quantity import show_size
 
 
 class EnvironmentPart(BaseModel):
@@ -145,6 +148,85 @@ class Git(EnvironmentPart):
     dirty: bool | None = None
 
 
+class Nic(EnvironmentPart):
+    """A network interface of a card; an InfiniBand port is one, too."""
+
+    name: str  # eth0, mlx5_0/1
+    driver: str | None = None
+    firmware: str | None = None
+    speed: str | None = None  # as the driver says it
+    state: str | None = None
+    pci: str | None = None  # address of its card
+
+
+class Disk(EnvironmentPart):
+    """A disk that is not made of others."""
+
+    name: str
+    model: str | None = None
+    size: int | None = None  # bytes
+    firmware: str | None = None
+    pci: str | None = None
+
+
+class PciCard(EnvironmentPart):
+    """A GPU, a network card or a storage controller, and the link that it hangs on."""
+
+    address: str
+    kind: str  # gpu, network, storage
+    device: str | None = None  # the numbers of its maker and model
+    driver: str | None = None
+    parent: str | None = None  # address of the bridge above it
+    numa_node: int | None = None
+    width: int | None = None
+    width_max: int | None = None
+    speed: str | None = None  # an idle link may slow down
+    speed_max: str | None = None
+
+
+class MemoryModule(EnvironmentPart):
+    """One module of host memory, from the firmware's table."""
+
+    slot: str | None = None
+    size: int | None = None  # bytes
+    kind: str | None = None  # DDR5
+    speed: int | None = None  # millions of transfers in a second
+    part: str | None = None  # number of the maker's
+
+
+class Inventory(EnvironmentPart):
+    """What is built into a machine."""
+
+    board: str | None = None  # maker and name
+    bios: str | None = None  # maker, version and date
+    nics: list[Nic] = Field(default_factory=list)
+    disks: list[Disk] = Field(default_factory=list)
+    cards: list[PciCard] = Field(default_factory=list)
+    modules: list[MemoryModule] | None = None  # None where only root may read them
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What two machines of one kind have in common, in words; what is not known is left out."""
+        nics = [(nic.driver, nic.firmware and f"firmware {nic.firmware}", nic.speed) for nic in self.nics]
+        disks = [(disk.model, disk.firmware and f"firmware {disk.firmware}") for disk in self.disks]
+        links = [(one.kind, one.width and f"x{one.width}", one.speed_max) for one in self.cards if one.width]
+        sizes = [(one.kind, one.size and show_size(one.size), one.part) for one in self.modules or ()]
+        facts = {
+            "board": self.board,
+            "BIOS": self.bios,
+            "NICs": _counted(nics),
+            "disks": _counted(disks),
+            "PCIe links": _counted(links),
+            "memory modules": _counted(sizes),
+        }
+        return {name: value for name, value in facts.items() if value}
+
+
+def _counted(things: Sequence[tuple[object, ...]]) -> str:
+    counts = Counter(" ".join(str(part) for part in thing if part) for thing in things)
+    return ", ".join(f"{count} x {text}" for text, count in sorted(counts.items()) if text)
+
+
 class Environment(EnvironmentPart):
     """Everything one needs to believe or repeat a number."""
 
@@ -160,6 +242,7 @@ class Environment(EnvironmentPart):
     memory: Memory = Memory()
     driver: Driver | None = None
     gpus: list[Gpu] = Field(default_factory=list)
+    inventory: Inventory = Inventory()
     software: Software = Software()
     git: Git | None = None
     load: tuple[float, float, float] | None = None

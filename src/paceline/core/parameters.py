@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 # For words like `on` and `off`, which YAML reads as booleans.
 OnOff = BeforeValidator(lambda value: {True: "on", False: "off"}[value] if isinstance(value, bool) else value)
+
+
+@dataclass(frozen=True)
+class EachPart:
+    """Marks a parameter that names a part of the machine: a suite may say `each` for one case with each part."""
+
+    of: str  # which parts: numa_nodes, rdma_devices
 
 
 class Parameters(BaseModel):

@@ -15,7 +15,7 @@ from paceline.core.case import RENAMED, Case, Origin, current_names
 from paceline.core.device import ALL, AUTO, EACH, HOST, TARGET_KINDS, accelerator_kinds, read_target, split_target
 from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.grouping import group_by
-from paceline.core.parameters import Parameters, refusal
+from paceline.core.parameters import EachPart, Parameters, refusal
 from paceline.core.quantity import Duration, Size
 
 MOST_CASES = 20_000
@@ -128,6 +128,7 @@ class Here(BaseModel):
     devices: dict[str, int] = Field(default_factory=dict)  # kind: how many; `auto` takes the first that has any
     world: int = 1  # ranks that measure together: processes of a launcher, or on several hosts
     nodes: int = 1  # hosts that they are on
+    parts: dict[str, list[int | str]] = Field(default_factory=dict)  # that a parameter can name, by what they are
 
     @classmethod
     def with_devices(cls, count: int, kind: str | None, *, world: int, nodes: int) -> Here:
@@ -238,6 +239,7 @@ def _expand_entry(
     entry: Mapping[str, Any], benchmark: type[AnyBenchmark], here: Here, origin: Origin
 ) -> Iterator[Case]:
     """The cases of one entry, each with the index 0."""
+    entry = _with_parts(entry, benchmark.Parameters.model_fields, here)
     for choice in _matrix(entry, {**CaseKeys.model_fields, **benchmark.Parameters.model_fields}):
         of_case = {key: choice.pop(key) for key in list(choice) if key in CaseKeys.model_fields}
         if (key := next((key for key in choice if key not in benchmark.Parameters.model_fields), None)) is not None:
@@ -285,6 +287,17 @@ def _expand_entry(
             raise InputError("wrong-number-of-nodes", message, value=nodes)
         for case, repeat in itertools.product(cases, range(1, keys.repeat + 1)):
             yield case.model_copy(update={"repeat": repeat})
+
+
+def _with_parts(entry: Mapping[str, Any], fields: Mapping[str, FieldInfo], here: Here) -> dict[str, Any]:
+    """The entry with the parts of this machine in place of `each`; where there are not several, without the key."""
+    written = dict(entry)
+    for key, value in entry.items():
+        part = next((one for one in fields[key].metadata if isinstance(one, EachPart)), None) if key in fields else None
+        if part is not None and value == EACH:
+            parts = here.parts.get(part.of, [])
+            written = {**written, key: parts} if len(parts) > 1 else {k: v for k, v in written.items() if k != key}
+    return written
 
 
 def _one_rank(keys: CaseKeys, required: int | None) -> int:

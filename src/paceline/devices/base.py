@@ -131,6 +131,23 @@ class DeviceKind(TargetKind):
         """Clocks, temperature, throttling and processes now."""
         return []
 
+    def watcher(self, target: str) -> Callable[[], Sequence[Mapping[str, float]]]:
+        """What reads each of the devices again and again: by the names in `core.watch.KINDS`."""
+        return lambda: [self.levels(one) for one in self.conditions(target)]
+
+    def levels(self, now: DeviceConditions) -> dict[str, float]:
+        """The readings that a look at the conditions gives."""
+        reasons = now.throttle_reasons
+        levels = {
+            "temperature": now.temperature_celsius,
+            "power": now.power_watts,
+            "sm_clock": now.sm_clock_mhz,
+            "memory_clock": now.memory_clock_mhz,
+            "throttled": None if reasons is None else not set(self.slowdowns).isdisjoint(reasons),
+            "power_capped": None if reasons is None else self.power_cap in reasons,
+        }
+        return {name: float(value) for name, value in levels.items() if value is not None}
+
     def use(self, target: str) -> list[DeviceUse]:
         """How busy the devices are now; asked every now and then while a server is under load."""
         return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +66,20 @@ _COUNTERS = {
     "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
 }
 
+# What is read again and again next to clocks, temperature and power, with the unit of each count.
+_WATCHED = (
+    ("ecc_corrected", "NVML_FI_DEV_ECC_SBE_VOL_TOTAL", 1.0),
+    ("ecc_uncorrected", "NVML_FI_DEV_ECC_DBE_VOL_TOTAL", 1.0),
+    ("remapped_rows", "NVML_FI_DEV_REMAPPED_COR", 1.0),
+    ("remapped_rows", "NVML_FI_DEV_REMAPPED_UNC", 1.0),
+    ("nvlink_errors", "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 1.0),
+    ("nvlink_errors", "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 1.0),
+    ("nvlink_errors", "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 1.0),
+    ("sent", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", 1024.0),
+    ("received", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", 1024.0),
+)
+_ALL_LINKS = 0xFFFFFFFF  # the scope of what is counted by link
+
 
 class CudaKind(TorchGpuKind):
     """NVIDIA's GPUs."""
@@ -101,6 +115,20 @@ class CudaKind(TorchGpuKind):
 
     def open(self, index: int) -> Device:
         return CudaDevice(self, index)
+
+    def watcher(self, target: str) -> Callable[[], Sequence[Mapping[str, float]]]:
+        nvml = self.library()
+        assert isinstance(nvml, Nvml)
+        watched = [(handle, nvml.error_events(handle)) for handle in nvml.handles(target)]
+
+        def read() -> list[dict[str, float]]:
+            levels = (self.levels(DeviceConditions(**nvml.levels(handle))) for handle, _ in watched)
+            return [
+                level | nvml.counters(handle) | events()
+                for level, (handle, events) in zip(levels, watched, strict=True)
+            ]
+
+        return read
 
     def describe(self) -> Described:
         with self._opened_for_now() as nvml:
@@ -151,6 +179,10 @@ class Nvml(ManagementLibrary):
     binding = "pynvml"
     start = "nvmlInit"
     energy_counter = "NVML total energy counter"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event_sets: dict[str, Any] = {}
 
     def constant(self, name: str) -> Any:
         """A constant of the binding; older ones lack some."""
@@ -238,29 +270,34 @@ class Nvml(ManagementLibrary):
             "pcie_width_max": self.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
         }
 
-    def _state(self, handle: Any) -> dict[str, Any]:
-        """The fields that a description and the conditions share."""
+    def levels(self, handle: Any) -> dict[str, Any]:
+        """Clocks, temperature and power now."""
         temperature = self.first(
             ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), handle, self.constant("NVML_TEMPERATURE_GPU")
         )
-        limit = self.first(("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"), handle)
         mask = self.first(
             ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
         )
+        return {
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self.constant("NVML_CLOCK_SM")),
+            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self.constant("NVML_CLOCK_MEM")),
+            "temperature_celsius": None if temperature is None else int(temperature),
+            "power_watts": _watts(self.ask("nvmlDeviceGetPowerUsage", handle)),
+            "throttle_reasons": None if mask is None else reasons(int(mask)),
+        }
+
+    def _state(self, handle: Any) -> dict[str, Any]:
+        """The fields that a description and the conditions share."""
+        limit = self.first(("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"), handle)
         running = self.ask("nvmlDeviceGetComputeRunningProcesses", handle)
         # A process of another container has a number that means nothing here, so no name.
         processes = [
             GpuProcess(pid=one.pid, name=read_text(ROOT / f"proc/{one.pid}/comm"), memory=one.usedGpuMemory)
             for one in running or ()
         ]
-        return {
+        return self.levels(handle) | {
             "uuid": self.text("nvmlDeviceGetUUID", handle),
-            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self.constant("NVML_CLOCK_SM")),
-            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, self.constant("NVML_CLOCK_MEM")),
-            "temperature_celsius": None if temperature is None else int(temperature),
-            "power_watts": _watts(self.ask("nvmlDeviceGetPowerUsage", handle)),
             "power_limit_watts": _watts(limit),
-            "throttle_reasons": None if mask is None else reasons(int(mask)),
             "processes": None if running is None else processes,
         }
 
@@ -294,6 +331,40 @@ class Nvml(ManagementLibrary):
         values = self.ask("nvmlDeviceGetFieldValues", handle, list(fields.values()))
         pairs = zip(fields, values, strict=False) if values is not None else ()
         return {name: value.value.ullVal / 1e9 for name, value in pairs if value.nvmlReturn == 0}
+
+    def counters(self, handle: Any) -> dict[str, float]:
+        """Errors and traffic since the driver was loaded, as far as the card counts them."""
+        fields = [(name, self.constant(constant), scale) for name, constant, scale in _WATCHED]
+        fields = [(name, field, scale) for name, field, scale in fields if field is not None]
+        asked = [(field, _ALL_LINKS) if name in ("sent", "received") else field for name, field, _ in fields]
+        values = self.ask("nvmlDeviceGetFieldValues", handle, asked)
+        counts: dict[str, float] = {}
+        for (name, _, scale), value in zip(fields, values or (), strict=False):
+            if value.nvmlReturn == 0:
+                is_short = value.valueType == self.constant("NVML_VALUE_TYPE_UNSIGNED_INT")
+                count = value.value.uiVal if is_short else value.value.ullVal
+                counts[name] = counts.get(name, 0.0) + scale * count
+        return counts
+
+    def error_events(self, handle: Any) -> Callable[[], dict[str, float]]:
+        """What says the number of the last error (Xid) that the driver has reported from now on, 0 for none."""
+        uuid = self.text("nvmlDeviceGetUUID", handle) or ""
+        if uuid not in self._event_sets:  # one for as long as this process lives
+            events, kind = self.ask("nvmlEventSetCreate"), self.constant("nvmlEventTypeXidCriticalError")
+            try:
+                self.module.nvmlDeviceRegisterEvents(handle, kind, events)  # type: ignore[union-attr]
+            except Exception:  # not in every virtual machine
+                return dict
+            self._event_sets[uuid] = events
+        events, last = self._event_sets[uuid], 0.0
+
+        def read() -> dict[str, float]:
+            nonlocal last
+            while (event := self.first(("nvmlEventSetWait_v2", "nvmlEventSetWait"), events, 0)) is not None:
+                last = float(event.eventData)
+            return {"xid": last}
+
+        return read
 
     def use(self, handle: Any) -> DeviceUse:
         rates = self.ask("nvmlDeviceGetUtilizationRates", handle)

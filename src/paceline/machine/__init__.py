@@ -6,10 +6,11 @@ import os
 import platform
 import socket
 
-from paceline.core.environment import Cpu, Environment, Memory
+from paceline.core.environment import Cpu, Environment, Inventory, Memory
 from paceline.core.probe import ROOT, attempt, read_text
 from paceline.devices import describe_devices
 from paceline.machine import container, cpu, software
+from paceline.machine.inventory import describe_inventory
 
 __all__ = ["Environment", "describe"]
 
@@ -30,6 +31,7 @@ def describe() -> Environment:
         memory=attempt(cpu.describe_memory) or Memory(),
         driver=devices.driver,
         gpus=devices.gpus,
+        inventory=attempt(describe_inventory) or Inventory(),
         software=software.describe_software(),
         git=attempt(software.git),
         load=attempt(os.getloadavg),

@@ -51,6 +51,7 @@ class Agent:
 
     def _hello(self, order: Words) -> Words:
         from paceline.devices import counts
+        from paceline.machine.inventory import parts
 
         # What the command was given counts here, too, as far as this host has it.
         os.environ.update(order["environment"])
@@ -59,7 +60,7 @@ class Agent:
         sys.path[:0] = [folder for folder in order["path"] if folder not in sys.path]
         with suppress(OSError):
             os.chdir(order["folder"] if Path(order["folder"]).is_dir() else Path.home())
-        return {"hello": {"version": VERSION, "devices": counts()}}
+        return {"hello": {"version": VERSION, "devices": counts(), "parts": parts()}}
 
     def _describe(self, _order: Words) -> Words:
         from paceline.machine import describe

@@ -9,7 +9,7 @@ import selectors
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from paceline.core.metric import Metric
 from paceline.core.ports import free_port
 from paceline.core.probe import ROOT, read_table
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, RecordWarning, Result, merge_ranks
+from paceline.core.watch import Watched
 from paceline.machine import container
 from paceline.runner import stacks
 from paceline.runner.case_log import CaseLog
@@ -101,6 +102,7 @@ class CaseEnd:
     samples: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # of the first rank: metric, unit
     startup_seconds: float | None = None  # from the order to the first line of the case's own code
     warnings: list[RecordWarning] = field(default_factory=list)  # of what a case did besides measuring
+    watched: list[Watched] = field(default_factory=list)  # of the machine meanwhile, on each host
 
     def keep(self, progress: Mapping[str, Any]) -> None:
         """Remember what was measured, in case there will be no result."""
@@ -132,6 +134,9 @@ class CaseEnd:
         if self.startup_seconds is not None:
             merged.facts["startup_seconds"] = self.startup_seconds
         merged.warnings += self.warnings
+        if self.watched:
+            seen = [one.model_dump(mode="json", exclude_defaults=True) for one in self.watched]
+            merged.facts["conditions"] = merged.facts.get("conditions", {}) | {"watched": seen}
         return merged
 
 
@@ -267,6 +272,11 @@ class CaseExecution:
         self._end.results = {rank.rank: rank.result for rank in self._ranks if rank.result is not None}
         self._end.warnings = self._warnings()
         return self._end
+
+    def note_watched(self, seen: Watched, others: Set[str]) -> None:
+        """What was seen of the machine, without the devices of other cases."""
+        series = [one for one in seen.series if one.of not in others]
+        self._end.watched = [seen.model_copy(update={"series": series})]
 
     def hear(self, rank: _Rank) -> bool:
         """Take one packet of a rank; False when it has closed its end."""
@@ -420,12 +430,18 @@ def run_at_once(executions: Sequence[CaseExecution], imports: tuple[str, ...]) -
         try:
             server.warm(imports, executions[0].deadline)
             server.escaped.clear()
+            targets = {one.case.target for one in executions}
+            if is_first_here := any(ranks.get("LOCAL_RANK", "0") == "0" for ranks in executions[0].ranks.values()):
+                server.watch(sorted(targets))
             memory = _memory_watch(server, executions)
             for one in executions:
                 # A compiler's helper may still write while the folder goes; that must not end the run.
                 folder = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
                 one.start(Path(folders.enter_context(folder)), memory)
             _watch(server, executions, memory)
+            if is_first_here and (seen := server.watched()) is not None:
+                for one in executions:
+                    one.note_watched(seen, targets - {one.case.target})
         except ServerTimeout as error:
             for one in executions:
                 one.fail_all(Outcome.TIMEOUT, CauseKind.TIMEOUT, str(error))

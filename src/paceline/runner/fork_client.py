@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from paceline.core.errors import PacelineError
 from paceline.core.supervisor import become_subreaper, children_of
+from paceline.core.watch import Watched
 from paceline.devices import fork_environment
 from paceline.load.processes import on_cores
 from paceline.runner.channel import Channel
@@ -21,6 +22,7 @@ from paceline.runner.control_group import ControlGroup
 from paceline.runner.fork_server import end_adopted, has_children
 
 _MARK = "PACELINE_RUNNER"  # in the environment of everything that the server started, whatever its parent is now
+WATCHER_SECONDS = 5.0  # for what was seen
 CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long to leave
 
 
@@ -42,6 +44,7 @@ class WarmServer:
     _imported: set[str] = field(default_factory=set)
     _importing: list[list[str]] = field(default_factory=list)  # orders that were not answered yet
     _ends: dict[int, int] = field(default_factory=dict)  # pid: wait status, not asked for yet
+    _watcher: Channel | None = None
     escaped: dict[int, str] = field(default_factory=dict)  # pid: name, of what outlived the last cases and was ended
     group: ControlGroup = field(default_factory=ControlGroup)  # that it and its cases are in
 
@@ -67,6 +70,34 @@ class WarmServer:
         if missing or self._control is None:
             self._importing.append(missing)
             self._order({"do": "import", "modules": missing})
+
+    def watch(self, targets: list[str]) -> None:
+        """Have the machine and these targets watched by a process of its own, until `watched` asks what it has seen."""
+        if self._watcher is None:
+            self._watcher, theirs = Channel.pair()
+            try:
+                self._order({"do": "watch"}, [theirs.fileno()])
+            finally:
+                theirs.close()
+        with contextlib.suppress(OSError):  # it is gone, which the next question shows
+            self._watcher.send({"watch": targets})
+
+    def watched(self) -> Watched | None:
+        """What was seen; None where the process is gone, so that the next cases have another one."""
+        watcher = self._watcher
+        if watcher is not None:
+            with contextlib.suppress(OSError, ValueError):
+                watcher.send({"end": True})
+                is_there = bool(select.select([watcher], [], [], WATCHER_SECONDS)[0])
+                if is_there and (received := watcher.receive()) is not None:
+                    return Watched.model_validate(received[0])
+            self._unwatch()
+        return None
+
+    def _unwatch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
 
     def fork(self, order: dict[str, Any], deadline: float) -> tuple[int, Channel]:
         """A new process for one rank of a case: its id, and the channel it reports on."""
@@ -118,6 +149,7 @@ class WarmServer:
 
     def close(self) -> None:
         """End the server and everything it forked."""
+        self._unwatch()
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.supervisor import become_subreaper, children_of
+from paceline.runner import watcher
 from paceline.runner.channel import Channel
 from paceline.runner.rank import run_rank  # here, so that no case imports it again
 
@@ -60,7 +61,7 @@ def main() -> None:
                 order = control.receive()
                 if order is None:
                     return
-                _obey(*order, control, children, (wake_read, wake_write))
+                _obey(*order, control, children, others, (wake_read, wake_write))
     except (BrokenPipeError, ConnectionError):
         return
     finally:
@@ -117,7 +118,7 @@ def end_adopted(others: Collection[int], groups: Collection[int] = (), grace: fl
         living = [process for pid in candidates if (process := _living(pid))]
         if time.monotonic() >= begun + grace:
             for pid, name in living:
-                if _group(pid) not in groups:
+                if _group(pid) not in groups and name != watcher.NAME:
                     escaped[pid] = name
                 kill_groups({pid})
         time.sleep(0.002)
@@ -155,6 +156,7 @@ def _obey(
     descriptors: list[int],
     control: Channel,
     children: dict[int, Path],
+    others: set[int],
     private: Sequence[int] = (),  # descriptors that a case must not reach
 ) -> None:
     if order["do"] == "import":
@@ -175,6 +177,9 @@ def _obey(
         _become_case(order, descriptors[0])
     for descriptor in descriptors:
         os.close(descriptor)
+    if order["do"] == "watch":
+        others.add(pid)
+        return
     children[pid] = Path(order["log"]).parent
     control.send({"forked": pid})
 
@@ -188,7 +193,10 @@ def _become_case(order: dict[str, Any], descriptor: int) -> None:
             Path("/proc/self/oom_score_adj").write_text("1000")
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        run_rank(order, Channel.hidden(descriptor))
+        if order["do"] == "watch":
+            watcher.serve(Channel.hidden(descriptor))
+        else:
+            run_rank(order, Channel.hidden(descriptor))
         status = 0
     finally:
         # Neither atexit handlers nor destructors of half-dead libraries may keep a finished case alive.

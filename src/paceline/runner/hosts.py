@@ -235,6 +235,7 @@ class HostRanks:
                 part = CaseEnd.of_words(message["ended"])
                 end.results |= part.results
                 end.warnings += part.warnings
+                end.watched += [one.model_copy(update={"host": node.host.address}) for one in part.watched]
                 end.startup_seconds = part.startup_seconds if node is nodes[0] else end.startup_seconds
                 failure = part.failure
                 if failure is not None:

@@ -36,6 +36,7 @@ class RemoteNode:
             self.close()
             raise
         self.devices: dict[str, int] = hello["devices"]
+        self.parts: dict[str, list[int | str]] = hello.get("parts", {})
 
     def environment(self) -> dict[str, Any]:
         """What the host is."""

@@ -22,7 +22,7 @@ _VISIBLE = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES=\S+")
 _OF_RANK = re.compile(r"(PROC_RANK|NUMA_NODES)=\S+")
 _ADAPTERS = re.compile(r"IB_DEVICES=(\S+)")
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(\S*)")
-_MONITOR = "clocks, temperature, power and throttling are in every record ('conditions'), without a series"
+_MONITOR = "clocks, temperature, power, throttling and errors are in every record as series ('conditions', 'watched')"
 
 
 def is_config(document: object) -> bool:

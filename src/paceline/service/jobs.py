@@ -109,6 +109,13 @@ class MachineNeeds(StrictModel):
     labels: tuple[str, ...] = ()
     nodes: int = Field(default=1, ge=1, le=4096)
     whole_node: bool = False
+    follower: Annotated[str, StringConstraints(max_length=200)] = ""  # by its name, this one alone; empty is any
+
+    @model_validator(mode="after")
+    def _one_place(self) -> MachineNeeds:
+        if self.follower and self.nodes > 1:
+            raise ValueError(f"'nodes' = {self.nodes}: one follower alone is named, so leave it out")
+        return self
 
     def here(self, kind: str | None = None) -> Here:
         """What a suite expands to on machines that just meet these needs, with devices of this kind."""

@@ -108,7 +108,9 @@ def scheduler_needs(needs: MachineNeeds) -> Needs:
     labels = frozenset(label.casefold() for label in needs.labels)
     labels |= {_REACHABLE} if needs.nodes > 1 else frozenset()
     if not needs.gpus and not needs.gpu:
-        return Needs(kind=CPU, labels=labels, whole_node=True, nodes=needs.nodes, cpu_heavy=True)
+        return Needs(
+            kind=CPU, labels=labels, whole_node=True, nodes=needs.nodes, cpu_heavy=True, follower=needs.follower
+        )
     return Needs(
         kind=GPU,
         count=needs.gpus or 1,
@@ -116,6 +118,7 @@ def scheduler_needs(needs: MachineNeeds) -> Needs:
         labels=labels | _words(needs.gpu),
         whole_node=needs.whole_node,
         nodes=needs.nodes,
+        follower=needs.follower,
     )
 
 
@@ -126,11 +129,14 @@ def gpu_indices(devices: tuple[int, ...]) -> tuple[int, ...]:
 
 def could_run(state: FollowerState, needs: MachineNeeds) -> bool:
     """Whether a machine has what is needed of each of a job's machines."""
-    return scheduler_follower(state).shape.match(scheduler_needs(needs)) is not None
+    is_named = needs.follower in ("", state.id)
+    return is_named and scheduler_follower(state).shape.match(scheduler_needs(needs)) is not None
 
 
 def lacks(state: FollowerState, needs: MachineNeeds) -> list[str]:
     """What keeps a machine from running a job, in words."""
+    if needs.follower not in ("", state.id):
+        return [f"is not {needs.follower}"]
     required = scheduler_needs(needs)
     devices = [device for device in scheduler_follower(state).devices if device.kind == required.kind]
     if not devices:

@@ -114,8 +114,8 @@ def test_facts_that_differ_name_the_nodes_of_each_value() -> None:
         for node, one in known_environments.items()
     ]
     assert assemble([*parts, part("d", x=1.0)]).differences() == {
-        "driver.version": {"550": ["a"], "560": ["b", "c"]},
-        "gpus.name": {"A100, H200": ["a", "b"], "H200": ["c"]},
+        "driver": {"550": ["a"], "560": ["b", "c"]},
+        "GPUs": {"A100, H200": ["a", "b"], "H200": ["c"]},
     }
 
 

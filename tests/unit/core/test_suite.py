@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case, measuring_order
 from paceline.core.errors import InputError
-from paceline.core.parameters import Parameters
+from paceline.core.parameters import EachPart, Parameters
 from paceline.core.quantity import Size
 from paceline.core.record import Result
 from paceline.core.registry import Registry
@@ -50,6 +50,7 @@ class GemmParameters(Parameters):
     spare: Load | None = None
     kind: Kind = Kind()
     steps: int | None = None
+    node: Annotated[int | None, EachPart("nodes")] = None
 
 
 class Gemm(Benchmark[GemmParameters]):
@@ -630,3 +631,16 @@ def test_the_same_work_is_known_on_other_devices_and_only_in_the_same_repetition
 def test_each_device_by_itself_takes_one_rank() -> None:
     with refused("one-device-for-several-ranks", key="target"):
         cases({"benchmark": "train", "model": "m", "target": "cuda:each", "ranks": 2}, gpus=2)
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [([0, 2], [0, 2]), ([0], [None]), ([], [None])])
+def test_each_part_of_the_machine_is_a_case_where_there_are_several(
+    nodes: list[int | str], expected: list[int | None]
+) -> None:
+    suite = Suite(name="s", cases=[{"benchmark": "gemm", "node": "each", "size": 8}])
+    found = expand(suite, KNOWN.get, Here(parts={"nodes": nodes, "others": [7, 8]}))
+    assert [case.parameters["node"] for case in found] == expected
+
+
+def test_only_a_part_of_the_machine_can_be_each() -> None:
+    assert "steps" in refusal({"benchmark": "gemm", "steps": "each"})

@@ -26,6 +26,7 @@ class FakeNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_AGGREGATE_ECC = 1
+    NVML_VALUE_TYPE_UNSIGNED_INT = 1
     NVML_FI_DEV_PERF_POLICY_POWER = 74
     NVML_FI_DEV_PERF_POLICY_THERMAL = 75
 
@@ -36,7 +37,7 @@ class FakeNvml:
         self.mask = 0x4 | 0x40
         self.processes: list[Any] = []
         self.energy = 5_000_000
-        self.counters = {74: 2_000_000_000, 75: None}
+        self.counters: dict[int, int | None] = {74: 2_000_000_000, 75: None}
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and (
@@ -127,13 +128,15 @@ class FakeNvml:
     def nvmlDeviceGetTotalEnergyConsumption(self, _handle: int) -> int:
         return self.energy
 
-    def nvmlDeviceGetFieldValues(self, _handle: int, fields: list[int]) -> list[Any]:
+    def nvmlDeviceGetFieldValues(self, _handle: int, fields: list[int | tuple[int, int]]) -> list[Any]:
+        counts = [self.counters[field[0] if isinstance(field, tuple) else field] for field in fields]
         return [
             SimpleNamespace(
-                nvmlReturn=0 if self.counters[field] is not None else 3,
-                value=SimpleNamespace(ullVal=self.counters[field] or 0),
+                nvmlReturn=0 if count is not None else 3,
+                valueType=1 if count is not None and count < 100 else 3,
+                value=SimpleNamespace(ullVal=count or 0, uiVal=count or 0),
             )
-            for field in fields
+            for count in counts
         ]
 
 

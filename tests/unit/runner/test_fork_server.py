@@ -195,7 +195,7 @@ def as_the_child(monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]) -> tup
     monkeypatch.setattr(os, "_exit", leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with pytest.raises(Left) as caught:
-        fork_server._obey(wanted, [theirs.connection.detach()], control, {})
+        fork_server._obey(wanted, [theirs.connection.detach()], control, {}, set())
     assert len(sessions) == 1
     messages: list[str] = []
     ours.connection.settimeout(0.01)

@@ -31,6 +31,8 @@ def machine(
         (machine("a", 2), MachineNeeds(gpu="h200"), ["is not h200"]),
         (machine("a", 2), MachineNeeds(gpus=8, memory_gib=141), ["has GPUs of 80 GiB, not 141", "has 2 of the 8 GPUs"]),
         (machine("a", labels=("fast",)), MachineNeeds(labels=("slow",)), ["is not slow"]),
+        (machine("a"), MachineNeeds(follower="b"), ["is not b"]),
+        (machine("a"), MachineNeeds(follower="a"), []),
         (machine("a", 8, labels=("Fast",)), MachineNeeds(gpu="a100", gpus=8, labels=("fast",)), []),
     ],
 )

@@ -235,6 +235,7 @@ def _facts(run: Run) -> dict[str, str]:
         "CPU boost": _shown(of.cpu.boost),
         "CPU quota": _limit(of.cpu, "quota", " cores"),
         "memory limit": _limit(of.memory, "limit", " GiB", scale=1024.0**3),
+        **of.inventory.facts,
         "architecture": _shown(of.architecture),
         "container": _shown(of.container),
         "virtualization": _shown(of.virtualization),

@@ -21,10 +21,19 @@ from paceline.core.metric import Better
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH
+from paceline.core.watch import WatchSeries, joined_figure, read_watched
 
+WATCH = "watch"  # the component of what was seen of a node while it measured
 _RANK = re.compile(r":(\d+)$")
 _BENCHMARK = re.compile(r"[^\s/:]*")
-_FACTS = ("kernel", "driver.version", "driver.cuda", "cpu.model", "gpus.name", "software.packages.torch")
+_FACTS = {
+    "kernel": "kernel",
+    "driver": "driver.version",
+    "CUDA of the driver": "driver.cuda",
+    "CPU": "cpu.model",
+    "GPUs": "gpus.name",
+    "torch": "software.packages.torch",
+}
 
 
 @dataclass(frozen=True)
@@ -99,13 +108,12 @@ class NodeTable:
 
     def differences(self) -> dict[str, dict[str, list[str]]]:
         """What is not the same on all nodes: by fact, the nodes of each value."""
-        facts: dict[str, dict[str, list[str]]] = {name: {} for name in _FACTS}
-        unknown = Environment()
-        for name, nodes in facts.items():
-            for node in self.nodes:
-                value = _fact(self.environments.get(node, unknown), name)
+        facts: dict[str, dict[str, list[str]]] = {}
+        for node in self.nodes:
+            of = self.environments.get(node, Environment())
+            for name, value in ({fact: _fact(of, path) for fact, path in _FACTS.items()} | of.inventory.facts).items():
                 if value:
-                    nodes.setdefault(value, []).append(node)
+                    facts.setdefault(name, {}).setdefault(value, []).append(node)
         return {name: nodes for name, nodes in facts.items() if len(nodes) > 1}
 
 
@@ -199,6 +207,9 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
                 component = record.case.category if record.case.category != "other" else record.case.benchmark
                 columns[metric] = MetricColumn(metric, measured.metric.unit, measured.metric.better, leads, component)
             values.setdefault(metric, []).append(measured.value)
+    for series in run_figures(run.records):
+        columns[series.metric] = MetricColumn(series.metric, series.unit, leads=False, component=WATCH)
+        values[series.metric] = [series.value]
     # Repetitions of a case are one figure of the node.
     return NodeResults(
         node=run.run.environment.host_name,
@@ -210,6 +221,16 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
         run=name,
         environment=run.run.environment,
     )
+
+
+def run_figures(records: Sequence[Record]) -> list[WatchSeries]:
+    """What was seen of the run's own host over all of its cases: each series with the figure of them all."""
+    parts: dict[str, list[tuple[WatchSeries, float]]] = {}
+    for record in records:
+        for seen in read_watched(record.conditions):
+            for one in seen.series if not seen.host else ():
+                parts.setdefault(one.metric, []).append((one, seen.times[-1] if seen.times else 0.0))
+    return [joined_figure(of_cases) for of_cases in parts.values()]
 
 
 def _fact(environment: Environment, path: str) -> str:

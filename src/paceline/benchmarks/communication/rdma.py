@@ -34,6 +34,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Merge, Metric
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork
+from paceline.core.parameters import EachPart
 from paceline.core.ports import free_port
 from paceline.core.quantity import Duration, Size, show_size
 from paceline.core.record import Measurement, Record, Result
@@ -151,8 +152,10 @@ class RdmaParameters(MicroParameters):
     """Host that runs the servers; unset runs both ends here"""
     port: int = Field(default=PORT, ge=1, le=65534)
     """Port of its bandwidth server; its latency server has the next one"""
-    device: Annotated[str | None, FromNetwork.matching(WORD)] = Field(default=None, pattern=r"^\w[\w.-]*$")
-    """RDMA device, like mlx5_0; unset takes the first"""
+    device: Annotated[str | None, FromNetwork.matching(WORD), EachPart("rdma_devices")] = Field(
+        default=None, pattern=r"^\w[\w.-]*$"
+    )
+    """RDMA device, like mlx5_0; unset takes the first; each: one case for each of several"""
     gid_index: int | None = Field(default=None, ge=0, le=255)
     """Which address of the device's port, on Ethernet (RoCE); unset lets perftest choose"""
     iterations: int = Field(default=1000, ge=5)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.metric import Metric
+from paceline.core.parameters import EachPart
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, Description, ShownCeiling, Work, key_word
@@ -76,8 +77,8 @@ class StreamParameters(MicroParameters):
     """Several sizes instead, one after another: bandwidth of every cache level"""
     threads: int | None = Field(default=None, ge=1)
     """Threads on a CPU; unset takes one for each core that this process may use"""
-    numa_node: int | None = Field(default=None, ge=0)
-    """Bind threads, and so the memory that they touch first, to this NUMA node"""
+    numa_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
+    """Bind threads, and so the memory that they touch first, to this NUMA node; each: one case for each of several"""
     engine: Literal["auto", "native", "torch"] = "auto"
     """native: C code with pinned threads (CPU); torch: its operators; auto: native on a CPU with a C compiler"""
 

@@ -24,6 +24,7 @@ from paceline.report.document import (
     Details,
     Document,
     Finding,
+    Item,
     Lines,
     Medium,
     Section,
@@ -33,7 +34,7 @@ from paceline.report.document import (
 from paceline.report.export.csv import csv_text
 from paceline.report.export.xlsx import add_sheet, append_row, make_cell, new_workbook, saved
 from paceline.report.numbers import change, share, show_value
-from paceline.report.text import humanize, one_line
+from paceline.report.text import one_line
 
 NAMED = 4  # nodes that a sentence can hold
 REASONS = 6  # per node on a terminal; other forms have all
@@ -60,7 +61,7 @@ def document(diagnosis: Diagnosis) -> Document:
         *_unseen(diagnosis),
         *([_baseline(diagnosis)] if diagnosis.judged else []),
         Section("The rules", (_rules(diagnosis),), key="rules-head"),
-        Section("What differs between the nodes", (_differences(diagnosis),), key="environment"),
+        Section("What differs between the nodes", _differences(diagnosis), key="environment"),
     )
     about = " ".join((compared_with(diagnosis), *unseen(diagnosis), f"Rules: {one_line(diagnosis.rules.name)}."))
     return Document(
@@ -261,17 +262,21 @@ def _rules(diagnosis: Diagnosis) -> Table:
     return Table.of_lines(("Rule", "Check", "Category", "Condition", "Metrics"), lines, 5, medium=Medium.HTML)
 
 
-def _differences(diagnosis: Diagnosis) -> Table | Lines:
+def _differences(diagnosis: Diagnosis) -> tuple[Item, ...]:
     """What is not the same on all nodes, which a defect may come from."""
-    lines = []
+    lines, sentences, count = [], [], len(diagnosis.table.nodes)
     for fact, of_nodes in diagnosis.table.differences().items():
-        name = humanize(fact.replace(".", "_"))
-        for value, nodes in sorted(of_nodes.items(), key=lambda item: -len(item[1])):
-            lines.append((name, one_line(value), str(len(nodes)), one_line(shortened(nodes, 8))))
+        (usual, most), *others = sorted(of_nodes.items(), key=lambda item: -len(item[1]))
+        for value, nodes in ((usual, most), *others):
+            lines.append((fact, one_line(value), str(len(nodes)), one_line(shortened(nodes, 8))))
+            if nodes is not most and 2 * len(most) > count:
+                who, instead = one_line(shortened(nodes, 8)), one_line(f"{value}; most have {usual}")
+                sentences.append(f"{len(nodes)} of {count} nodes differ in {fact} ({instead}): {who}.")
     if not lines:
-        nothing = "Nothing that was recorded of kernel, driver, processor, GPUs or torch."
-        return Lines((nothing,), Tone.NOTE, Medium.HTML)
-    return Table.of_lines(("What", "Value", "Nodes", "Which"), lines, 4, medium=Medium.HTML)
+        nothing = "Nothing that was recorded of kernel, driver, processor, GPUs, torch or the inventory."
+        return (Lines((nothing,), Tone.NOTE, Medium.HTML),)
+    table = Table.of_lines(("What", "Value", "Nodes", "Which"), lines, 4, medium=Medium.HTML)
+    return Lines(tuple(sentences)), table
 
 
 def as_jsonl(diagnosis: Diagnosis) -> str:
@@ -292,6 +297,7 @@ def as_json(diagnosis: Diagnosis) -> str:
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "unseen": [vars(sensitivity) for sensitivity in diagnosis.sensitivities],
         "caveats": [vars(caveat) for caveat in diagnosis.caveats],
+        "differences": diagnosis.table.differences(),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 

@@ -12,12 +12,14 @@ from paceline.core.benchmark import size_parameters
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
+from paceline.core.watch import read_watched
 from paceline.report.document import Badge, Cell, Details, Finding, Item, Lines, Pairs, Table, Tone
 from paceline.report.numbers import show_value
 from paceline.report.render.html import is_table, show_fact
 from paceline.report.run.columns import warning_badges
 from paceline.report.run.samples_chart import distribution
 from paceline.report.run.sweeps import sweep_tables
+from paceline.report.run.watch_chart import watched_items
 from paceline.report.text import humanize, one_line, when
 
 PERCENTILES = ("90", "95", "99", "99.9")
@@ -77,10 +79,9 @@ def _items(row: CaseRow) -> Iterator[Item]:
         "The attempt": attempt,
     }
     yield Pairs(blocks | ({"Facts": facts} if facts else {}), is_blocks=True)
-    if record.conditions:
-        yield Table.of_lines(
-            ("What", "Before", "After"), changes(record.conditions), 1, "Conditions before and after", is_folded=True
-        )
+    yield from watched_items(read_watched(record.conditions))
+    if lines := changes(record.conditions):
+        yield Table.of_lines(("What", "Before", "After"), lines, 1, "Conditions before and after", is_folded=True)
 
 
 def _parameter(benchmark: str, name: str, value: Any) -> Any:

@@ -26,6 +26,7 @@ from paceline.core.suite import Suite, expand, only
 from paceline.core.text import clean
 from paceline.devices import counts
 from paceline.machine import describe
+from paceline.machine.inventory import parts
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_at_once, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples, LiveFigure
@@ -115,7 +116,7 @@ def measure(spool: Spool, assignment: Assignment) -> None:
 def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure | None:
     suite = Suite.read(assignment.suite, "the job", origin="network")
     needs = MachineNeeds(gpus=len(assignment.devices), nodes=1 + len(assignment.peers))
-    here = needs.here(next(iter(counts()), None))
+    here = needs.here(next(iter(counts()), None)).model_copy(update={"parts": parts()})
     cases = only(expand(suite, BENCHMARKS.registry().get, here, assignment.overrides), assignment.only, suite.name)
     admission.refuse(cases)  # again: here the suite may expand to other cases than where it was taken
     run = Run(

@@ -127,7 +127,7 @@ def _place(cluster: ClusterState, demand: Demand, now: float) -> JobPlacement | 
     for match in queue.matches.values():
         followers = _with_room(match)
         if not followers and demand.needs.nodes == 1:  # perhaps on one that is drained for a job which starts later
-            drained = (one for one in match.shape.drained if match.fits(one.signature))
+            drained = (one for one in match.shape.drained if match.fits(one.signature) and match.needs.allows(one))
             followers = list(islice((one for one in drained if _may_start_on(one, demand, now)), 1))
         if followers:
             return _placement(demand, match, followers)
@@ -151,7 +151,8 @@ def _with_room(match: Match, drained: Sequence[Follower] = ()) -> list[Follower]
         buckets.sort(key=lambda item: -sum(item[0][:-1]))
     else:
         buckets.sort(key=lambda item: (item[0][-1], sum(item[0][:-1])))
-    chosen += islice(chain.from_iterable(bucket for _, bucket in buckets), nodes - len(chosen))
+    able = filter(match.needs.allows, chain.from_iterable(bucket for _, bucket in buckets))
+    chosen += islice(able, nodes - len(chosen))
     return chosen if len(chosen) == nodes else None
 
 
@@ -208,7 +209,8 @@ def _start(candidate: Candidate, follower: Follower, now: float) -> JobPlacement
         drained = reservation.followers if reservation and reservation.followers[0].shape is follower.shape else ()
         followers = _with_room(match, drained)
         return _placement(demand, match, followers) if followers else None
-    if not match.fits(follower.signature) or not _may_start_on(follower, demand, now):
+    is_able = match.needs.allows(follower) and match.fits(follower.signature)
+    if not is_able or not _may_start_on(follower, demand, now):
         return None
     return _placement(demand, match, [follower])
 
@@ -220,6 +222,9 @@ def _drain(candidate: Candidate, asking: Follower, now: float) -> Reservation | 
     drained = len(asking.shape.drained)
     if drained and not (candidate.is_due and drained + nodes <= DRAINED * len(members)):
         return None
-    free = list(islice((one for one in members if one.reservation is None), max(nodes, LOOKED_AT)))
+    able = (one for one in members if one.reservation is None and match.needs.allows(one))
+    free = list(islice(able, max(nodes, LOOKED_AT)))
+    if len(free) < nodes:
+        return None
     soonest = nsmallest(nodes, ((match.room_at(one, now), index) for index, one in enumerate(free)))
     return Reservation(candidate.demand, tuple(free[index] for _, index in soonest), soonest[-1][0])

@@ -40,6 +40,11 @@ class Needs:
     whole_node: bool = False  # exclusive: nothing else runs on its machines
     nodes: int = 1  # so many followers at once, or none
     cpu_heavy: bool = False  # disturbs others of its sort on the same follower
+    follower: str = ""  # this one alone; empty is any
+
+    def allows(self, follower: Follower) -> bool:
+        """Whether it may be this one, whatever it has."""
+        return self.follower in ("", follower.id)
 
     @property
     def is_wide(self) -> bool:
@@ -366,6 +371,8 @@ class ClusterState:
     def can_run(self, needs: Needs) -> bool:
         """Whether the followers that are here could ever run such a job, all else ended."""
         matches = self.queue_of(needs).matches.values()
+        if needs.follower:
+            return any(self.followers.get(needs.follower) in match.shape.members for match in matches)
         return any(len(match.shape.members) >= needs.nodes for match in matches)
 
     def join(self, follower: Follower) -> None:

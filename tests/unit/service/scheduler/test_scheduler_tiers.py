@@ -276,3 +276,27 @@ def test_a_later_job_has_no_node_drained_that_an_earlier_one_still_lacks() -> No
     wide = [demand("whole", 5.0, whole_node=True), demand("gang", 6.0, nodes=2, whole_node=True)]
     wide.append(demand("later", 7.0, whole_node=True))
     assert drained_after(half_busy(1.0), wide) == [["n5"]] * 4
+
+
+def test_a_job_for_one_follower_waits_for_it_and_takes_no_other() -> None:
+    drive = Drive([node("n0"), node("n1"), node("n2")])
+    drive.submit([demand("now", 10.0, follower="n1")])
+    drive.submit([demand(f"for {name}", 2.0, at=1.0, follower=name, whole_node=True) for name in ("n0", "n1", "n2")])
+    drive.submit([demand("any", 1.0, at=1.5)]).run()
+    assert [where(drive, f"for {name}") for name in ("n0", "n1", "n2")] == [{"n0"}, {"n1"}, {"n2"}]
+    assert [drive.starts[f"for {name}"] for name in ("n0", "n1", "n2")] == [1.0, 10.0, 1.0]
+    assert drive.starts["any"] == 3.0, "as soon as another follower has room"
+    assert conflicts(drive.intervals) == []
+
+
+def test_a_job_for_a_follower_that_is_away_starts_when_it_returns() -> None:
+    drive = Drive([node("n0")])
+    wanted = Needs(follower="n1")
+    assert not drive.cluster.can_run(wanted)
+    drive.submit([demand("t", 1.0, follower="n1"), demand("u", 1.0, follower="n1", whole_node=True)]).run()
+    assert not drive.starts
+    drive.at(5.0, "join", node("n1"))
+    drive.run()
+    assert sorted(drive.starts.values()) == [5.0, 6.0]
+    assert where(drive, "t") == where(drive, "u") == {"n1"}
+    assert drive.cluster.can_run(wanted)
