@@ -16,6 +16,7 @@ import pytest
 from paceline.core.record import Outcome
 from paceline.load.clients import AGENT, ClientHosts, ClientLost
 from paceline.load.generator import LoadPlan, drive
+from paceline.load.live import Figures
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import CpuPlacement
 from paceline.load.request import Prepared
@@ -88,6 +89,17 @@ def test_users_who_wait_are_shared_out_and_a_host_may_have_none(pair: ClientHost
     assert many.ok.all() and single.ok.all()
     assert many.host is not None and single.host is not None
     assert (set(many.host.tolist()), set(single.host.tolist())) == ({0, 1}, {0})
+
+
+def test_a_load_from_several_hosts_says_how_it_goes_while_it_goes(pair: ClientHosts) -> None:
+    heard: list[Figures] = []
+    load = LoadParameters(arrival="constant", rate=100, duration="300s")
+    with running() as endpoint:  # which ends long before its time, as soon as something was heard
+        trace = drive(endpoint, KINDS, load, hosts=pair, on_live=heard.append, go_on=lambda: len(heard) < 2)
+    assert np.any(trace.status == UNSENT)
+    assert all(one["rate"] + one["failures"] > 0 for one in heard)
+    assert all(0 < one["p50"] <= one["p99"] for one in heard if one["rate"])
+    assert pair.lost == {}
 
 
 def once_after(seconds: float, act: Callable[[], object]) -> Callable[[], bool]:

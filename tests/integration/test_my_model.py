@@ -43,6 +43,15 @@ def test_a_file_of_benchmarks_and_a_command(sandbox: Sandbox) -> None:
     assert "✓ command true 1,2" in done.stdout and "✓ command sleep 0.01; true" in done.stdout
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs it: pip install '.[torch]'")
+def test_a_file_of_benchmarks_imports_torchvision_where_the_zoo_does(sandbox: Sandbox) -> None:
+    """Also where the compiled operators of torchvision do not fit torch, and Python alone fails to import it."""
+    (sandbox.work / "bench.py").write_text(f"import torchvision.models\n{BENCH}")
+    done = sandbox.run("run", "./bench.py", "--size", "7", "--no-report")
+    assert done.returncode == 0, done.stderr
+    assert "answer size=7: 42 s" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [("x = 1", "has no benchmark"), ("1 / 0", "ZeroDivisionError"), (None, "does not exist")],

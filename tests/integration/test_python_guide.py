@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import paceline
 from support.cli import GENEROUS, Sandbox
 from support.docs_markdown import ROOT, files
+from support.other_tools import tool_environment
 
 pytest.importorskip("cloudpickle", reason="install it with: pip install '.[python]'")
 pytestmark = pytest.mark.long
@@ -45,6 +47,25 @@ def test_the_notebook(sandbox: Sandbox) -> None:
     assert "cannot be submitted" in said
     store = str(sandbox.store)
     assert paceline.compare("before", "after", store=store).verdict in comparison.replace("\u00a0", " ")
+
+
+def test_the_notebook_in_a_kernel_of_jupyter(sandbox: Sandbox) -> None:
+    """The kernel is the tests' interpreter, which finds Jupyter's packages in an environment of their own."""
+    jupyter = tool_environment("jupyter", "nbclient", "ipykernel")
+    (packages,) = jupyter.folder.glob("lib/python*/site-packages")
+    done = sandbox.folder / "done.ipynb"
+    command = [sys.executable, str(RUN_CELLS.with_name("run_notebook.py")), str(GUIDE / "python.ipynb"), str(done)]
+    path = os.pathsep.join([sandbox.environment()["PYTHONPATH"], str(packages)])
+    ran = sandbox.call(command, env={"PYTHONPATH": path}, timeout=GENEROUS * 5)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    cells = [cell for cell in json.loads(done.read_text())["cells"] if cell.get("outputs")]
+    progress, result = (output["data"] for output in cells[0]["outputs"])
+    assert re.match(r"\[1/1\] train object:Net.*: .* samples/s", "".join(progress["text/plain"]))
+    assert "<table>" in "".join(result["text/html"])
+    shown = [set(output["data"]) for cell in cells for output in cell["outputs"] if "data" in output]
+    pictures = [forms for forms in shown if {"image/svg+xml", "image/png"} & forms]
+    assert len(pictures) == 1
+    assert sum("text/html" in forms for forms in shown if forms not in pictures) == 3  # a run, a comparison, a job
 
 
 def test_the_examples_of_the_page(sandbox: Sandbox) -> None:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.verdicts import Limit, undecided, violations
 from paceline.api.comparison import compared
@@ -81,13 +83,16 @@ class MeasuringSession:
 
     def measure(self, test: str, call: partial[Any]) -> CaseResult:
         """Measure a test's function, and keep its record."""
-        call()  # if it uses torch, that is imported now; a first call is none to be measured anyway
-        case = self._cases[test].model_copy(update={"target": _target()})
+        case = self._cases[test]
         begun, started_at = time.monotonic(), datetime.now(UTC)
-        device = open_device(case.target)
         try:
+            call()  # if it uses torch, that is imported now; a first call is none to be measured anyway
+            case = case.model_copy(update={"target": _target()})
+            device = open_device(case.target)
             with MicroSession(self._parameters, Context(case=case), device) as session:
                 point = session.time(call, TIME, each=device.kind.is_accelerator)
+        except pytest.skip.Exception:
+            raise
         except BaseException as error:
             outcome, cause = explain(error)
             self._keep(case, started_at, begun, outcome=outcome, cause=cause)

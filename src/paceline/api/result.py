@@ -207,7 +207,9 @@ class Result(Mapping[str, Figure]):
             message = f"run {self.run_id} has no result to draw"
             raise InputError("nothing-to-draw", message, value=self.run_id)
         drawn = draw_svg(replace(chart, narrow=""), "paceline-chart")
-        return Picture(drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))  # so that a file is one
+        # So that a file is one, and fits into the column of a notebook.
+        root = '<svg xmlns="http://www.w3.org/2000/svg" style="max-width:100%;height:auto" '
+        return Picture(drawn.replace("<svg ", root, 1))
 
     def __repr__(self) -> str:
         tags = f" ({', '.join(self.tags)})" if self.tags else ""
@@ -233,6 +235,8 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         return self.svg
+
+    _repr_html_ = _repr_svg_  # preferred by notebooks, which cut off a wide picture but not a wide part of their page
 
     def save(self, path: str | Path) -> Path:
         """Write it as an SVG file."""

@@ -37,6 +37,8 @@ def command(shell: str | None, install: bool) -> None:
     # Without the check of the version that click's own source makes, which starts a shell.
     source = made(click.Command("paceline"), {}, "paceline", "_PACELINE_COMPLETE")
     script = source.source_template % source.source_vars()
+    # A function that is loaded from its file is "loadautofunc" at its first call alone: the second completed nothing.
+    script = script.replace("$zsh_eval_context[-1] == loadautofunc", "$funcstack[1] == _paceline")
     if not install:
         click.echo(script)
         return

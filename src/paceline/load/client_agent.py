@@ -14,6 +14,7 @@ from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.calibrate import RequestKind, boot, calibrate
 from paceline.load.generator import socket_limit
+from paceline.load.live import Line
 from paceline.load.task import read_payloads, read_task
 from paceline.remote.agent import Orders
 from paceline.version import VERSION
@@ -81,7 +82,10 @@ class ClientAgent:
                 raise SystemExit("the start was cancelled")
             return int(start_order["at"])
 
-        results = processes.run(tasks, order["longest"], lambda: not self._orders.stop.is_set(), start)
+        def tell(lines: list[Line]) -> None:
+            self._orders.say({"live": lines})
+
+        results = processes.run(tasks, order["longest"], lambda: not self._orders.stop.is_set(), start, tell)
         return {"results": base64.b64encode(results.packed()).decode()}
 
 

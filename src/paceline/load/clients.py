@@ -19,6 +19,7 @@ from paceline.core.errors import CaseError, InputError
 from paceline.load import processes, quality
 from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot, read_ceiling
 from paceline.load.generator import dealt
+from paceline.load.live import Line, Watcher
 from paceline.load.processes import CpuPlacement
 from paceline.load.request import Endpoint
 from paceline.load.task import WorkerTask, payload_message, task_message
@@ -128,6 +129,7 @@ class ClientHosts:
         workers: Sequence[int],
         longest: float,
         go_on: Callable[[], bool] = lambda: True,
+        on_lines: Callable[[list[Line]], None] = lambda _lines: None,
     ) -> WorkerResults:
         """Do all tasks at the same time, so many on each host; a host that is lost ends the load on all of them."""
         shares: dict[RemoteAgent, _Share] = {}
@@ -162,7 +164,7 @@ class ClientHosts:
         start = time.monotonic_ns() + int(ahead * 1e9)
         for agent, share in shares.items():
             agent.send({"do": "start", "at": start + round(share.host.offset.seconds * 1e9)})
-        self._watch(shares, start / 1e9, longest, go_on)
+        self._watch(shares, start / 1e9, longest, go_on, Watcher(on_lines))
         merged = _merged(shares.values())
         return replace(merged, trace=replace(merged.trace, begun=start / 1e9))
 
@@ -171,7 +173,12 @@ class ClientHosts:
         return {host.name: _facts(host, trace.of_host(number)) for number, host in enumerate(self.hosts)}
 
     def _watch(
-        self, shares: Mapping[RemoteAgent, _Share], start: float, longest: float, go_on: Callable[[], bool]
+        self,
+        shares: Mapping[RemoteAgent, _Share],
+        start: float,
+        longest: float,
+        go_on: Callable[[], bool],
+        watcher: Watcher,
     ) -> None:
         """Until each host has sent its results, or is lost."""
         self._agents.recall(list(shares))
@@ -179,8 +186,10 @@ class ClientHosts:
         while waiting:
             received = self._agents.listen(time.monotonic() + processes.LOOK_EVERY)
             now = time.monotonic()
-            if received is not None and received[0] in waiting:
-                agent, message = received
+            agent, message = received or (None, None)
+            if message is not None and "live" in message:
+                watcher.add(message["live"], now)
+            elif agent is not None and agent in waiting:
                 waiting.remove(agent)
                 if message is not None and "results" in message:
                     shares[agent].results = WorkerResults.unpacked(base64.b64decode(message["results"]))
@@ -188,6 +197,7 @@ class ClientHosts:
                     why = agent.how_it_ended() if message is None else str(message.get("refused", message))
                     shares[agent].died = now - start
                     self.lost[agent.name] = why
+            watcher.settle(sum(len(shares[agent].tasks) for agent in waiting), now)
             if not is_ending and (self.lost or not go_on()):
                 is_ending, end = True, min(end, now + processes.END_SECONDS + LATE_SECONDS)
                 for agent in waiting:

@@ -18,7 +18,7 @@ from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
 from paceline.load.fresh import NO_WORDS, FreshWords
 from paceline.load.grpc_client import require_grpc
-from paceline.load.live import Figures
+from paceline.load.live import Figures, Line, together
 from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
@@ -197,7 +197,7 @@ def drive(
     - in_turn: requests one after the other, instead of drawn at random
     - on_answer(kind, body): called after the run with the first `keep` good answers of each kind and worker
     - go_on: called many times a second; false ends the load, and what has no answer by then is broken or unsent
-    - on_live: called every second with how it goes, where this machine sends
+    - on_live: called every second with how it goes, on all hosts together
     - fresh: words of which requests with a slot get some that no request before had
     - outputs: shapes of one sample in an answer; answers of a tensor protocol without them are not good
     - most: no more requests than this are sent, whatever the load says
@@ -235,16 +235,21 @@ def drive(
         timeout=timeout,
         streaming=streaming,
         keep=keep,
-        live=on_live is not None and hosts is None,
+        live=on_live is not None,
     )
     tasks = plan.divided(common, number)
     tasks = [replace(task, fresh=words.of_worker(i, len(tasks))) for i, task in enumerate(tasks)]
     if cpus and hosts is None:
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
+
+    def on_lines(lines: list[Line]) -> None:
+        if on_live is not None:
+            on_live(together(lines))
+
     if hosts is not None:
-        results = hosts.run(tasks, shared, plan.longest(timeout), go_on)
+        results = hosts.run(tasks, shared, plan.longest(timeout), go_on, on_lines=on_lines)
     else:
-        results = processes.run(tasks, plan.longest(timeout), go_on, on_live=on_live)
+        results = processes.run(tasks, plan.longest(timeout), go_on, on_lines=on_lines)
     for loss in results.losses:
         say(loss)
     if on_answer is not None:

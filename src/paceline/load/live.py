@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ EVERY = 1.0  # seconds
 RECENT = 256  # answers whose latencies are told, the last ones; a line of them is written at once or not at all
 LATE = 0.5  # seconds for which the lines of other workers are waited for
 
+Line = list[Any]  # of a worker: seconds, requests that ended, that failed, latencies in microseconds
 Figures = Mapping[str, float]  # rate and failures per second; p50 and p99 in seconds, if something was answered
 
 
@@ -74,16 +75,16 @@ class Tally:
 
 
 class Watcher:
-    """Reads the lines of all workers, and reports what they say together."""
+    """Gathers the lines of all workers, and reports those of one second together."""
 
-    def __init__(self, report: Callable[[Figures], None]) -> None:
+    def __init__(self, report: Callable[[list[Line]], None]) -> None:
         self._report = report
         self._rests: dict[int, bytes] = {}  # of lines that are not whole, by descriptor
-        self._lines: list[list[object]] = []
+        self._lines: list[Line] = []
         self._since = 0.0
 
     def look(self, descriptors: list[int], now: float) -> None:
-        """Take what has come, and report once every worker has said something or is late."""
+        """Take what workers of this machine have written."""
         for descriptor in descriptors:
             os.set_blocking(descriptor, False)
             try:
@@ -91,18 +92,27 @@ class Watcher:
             except OSError:
                 continue
             *whole, self._rests[descriptor] = (self._rests.get(descriptor, b"") + data).split(b"\n")
-            self._since = self._since if self._lines else now
-            self._lines += [json.loads(line) for line in whole]
-        if self._lines and (len(self._lines) >= len(descriptors) or now - self._since >= LATE):
-            self._report(_together(self._lines))
+            self.add([json.loads(line) for line in whole], now)
+        self.settle(len(descriptors), now)
+
+    def add(self, lines: Sequence[Line], now: float) -> None:
+        """Take lines, from wherever they come."""
+        self._since = self._since if self._lines else now
+        self._lines += lines
+
+    def settle(self, workers: int, now: float) -> None:
+        """Report, once every worker has said something or is late."""
+        if self._lines and (len(self._lines) >= workers or now - self._since >= LATE):
+            self._report(self._lines)
             self._lines = []
 
 
-def _together(lines: list[list[object]]) -> Figures:
-    seconds = max(float(str(line[0])) for line in lines)
-    ended, failed = (sum(int(str(line[at])) for line in lines) for at in (1, 2))
+def together(lines: Sequence[Line]) -> Figures:
+    """What the lines of all workers come to."""
+    seconds = max(float(line[0]) for line in lines)
+    ended, failed = (sum(int(line[at]) for line in lines) for at in (1, 2))
     figures = {"rate": (ended - failed) / seconds, "failures": failed / seconds}
-    latencies = [value for line in lines if isinstance(line[3], list) for value in line[3]]
+    latencies = [value for line in lines for value in line[3]]
     if latencies:
         p50, p99 = np.percentile(np.array(latencies, np.float64) / 1e6, [50, 99])
         figures |= {"p50": float(p50), "p99": float(p99)}

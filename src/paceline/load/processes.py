@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core.errors import CaseError
-from paceline.load.live import Figures, Watcher
+from paceline.load.live import Line, Watcher
 from paceline.load.task import WorkerTask, task_message
 from paceline.load.trace import BROKEN, UNSENT, Trace, WorkerResults
 from paceline.load.worker import READY, RESULT, TASK
@@ -101,12 +101,12 @@ def run(
     longest: float,
     go_on: Callable[[], bool] = lambda: True,
     begin: Callable[[], int] = soon,
-    on_live: Callable[[Figures], None] | None = None,
+    on_lines: Callable[[list[Line]], None] | None = None,
 ) -> WorkerResults:
     """Do all tasks at the same time; after `longest` seconds no worker is waited for any more.
 
     When all are ready, `begin` says when to start. When `go_on` is false, all end at once, with the results so far.
-    `on_live` hears every second how it goes, from tasks that say so.
+    `on_lines` gets every second what the workers say of it, those whose tasks ask them to.
     """
     with tempfile.TemporaryDirectory(prefix="paceline-load-") as folder, ExitStack() as stack:
         workers = [stack.enter_context(_started(task, Path(folder) / str(task.number))) for task in tasks]
@@ -119,7 +119,7 @@ def run(
                 assert worker.process.stdin is not None
                 worker.process.stdin.write(f"{start}\n")
                 worker.process.stdin.flush()
-        _wait_until_ended(workers, start / 1e9 + longest, go_on, Watcher(on_live) if on_live is not None else None)
+        _wait_until_ended(workers, start / 1e9 + longest, go_on, Watcher(on_lines) if on_lines is not None else None)
         traces, answers, losses = [], [], []
         for worker in workers:
             path = worker.folder / RESULT

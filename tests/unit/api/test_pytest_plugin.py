@@ -11,6 +11,8 @@ import pytest
 
 import paceline
 
+pytest_plugins = ["pytester"]
+
 TESTS = """
 import pytest
 
@@ -110,8 +112,43 @@ def test_failures_are_kept_and_a_test_measures_once(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
     run(tmp_path, "--rootdir=.")
     result = paceline.load("last", store=tmp_path / "results.db")
-    assert [case.ok for case in result.cases] == [True]
-    assert len(result.records.missing) == 1
+    assert [case.ok for case in result.cases] == [False, True]
+    assert result.records.missing == []
+
+
+FAILING = """
+import pytest
+
+CALLS = []
+
+def broken(since):
+    CALLS.append(None)
+    if len(CALLS) >= since:
+        raise ValueError(f"no weights at call {since}")
+
+@pytest.mark.parametrize("since", [1, 3])
+def test_broken(paceline, since):
+    CALLS.clear()
+    paceline.measure(broken, since)
+
+def test_absent(paceline):
+    paceline.measure(pytest.skip, "no such device")
+"""
+
+
+def test_a_function_that_raises_fails_its_test_with_the_users_own_error(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FAILING)
+    plugins = ["-p", "no:paceline", "-p", "paceline.api.pytest_plugin", "-p", "no:cacheprovider"]
+    store = pytester.path / "results.db"
+    done = pytester.runpytest_subprocess(*plugins, f"--paceline-store={store}", "--paceline-budget=0.05s")
+    done.assert_outcomes(failed=2, skipped=1)
+    for since in (1, 3):
+        done.stdout.fnmatch_lines(f"E * ValueError: no weights at call {since}")
+    result = paceline.load("last", store=store)
+    assert [(case.ok, case.error) for case in result.cases] == [
+        (False, f"failed: ValueError: no weights at call {since}") for since in (1, 3)
+    ]
+    assert len(result.records.missing) == 1  # the test that was skipped
 
 
 def test_wrong_options_are_refused(folder: Path) -> None:

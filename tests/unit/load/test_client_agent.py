@@ -186,6 +186,14 @@ def test_a_host_sends_its_share_when_it_is_told_to_start(
     assert [(one.payloads, one.metadata) for one in got] == [([b"p"], [(("a", "b"),)])] * 4
 
 
+def test_a_host_passes_on_what_its_workers_say_meanwhile(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "trap 'exit 1' TERM; echo ready; read at; echo '[1.0,8,4,[1000]]'; while :; do sleep 0.01; done"
+    monkeypatch.setattr(processes, "COMMAND", ["sh", "-c", script, "worker"])
+    assert leader.ask(send(1)) == {"ready": True}
+    assert leader.ask({"do": "start", "at": time.monotonic_ns()}) == {"live": [[1.0, 8, 4, [1000]]]}
+    assert "results" in leader.ask({"do": "stop"})
+
+
 @pytest.mark.parametrize(
     "order",
     [

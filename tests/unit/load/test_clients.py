@@ -326,6 +326,23 @@ def test_the_requests_of_a_silent_host_that_were_due_later_are_unsent(line: Line
     assert merged.status.tolist() == [BROKEN, OK, BROKEN, UNSENT]
 
 
+def test_what_the_workers_of_all_hosts_say_of_a_second_is_reported_together(line: Line) -> None:
+    heard: list[Any] = []
+    of_a, of_b, later = [1.0, 60, 0, [1000]], [1.0, 40, 10, [2000]], [1.0, 5, 0, []]
+    lossy(
+        line,
+        (1.0, A, {"live": [of_a]}),
+        (1.2, B, {"live": [of_b]}),
+        (2.0, A, {"live": [later]}),  # and nothing from the other host, which is late
+        (2.1, None, None),
+        (2.6, B, results([0.5], [1])),
+        (3.0, A, {"live": [of_a]}),  # the only one that still sends
+        (3.1, A, results([0.0, 1.0, 100.0], [0, 0, 0])),
+        on_lines=heard.append,
+    )
+    assert heard == [[of_a, of_b], [later], [of_a]]
+
+
 # What hosts can do.
 
 

@@ -255,8 +255,9 @@ class Sender:
         self.answers: list[tuple[int, bytes]] = []
         self.losses: list[str] = []
 
-    def run(self, tasks: Sequence[WorkerTask], *more: Any, on_live: Any = None) -> WorkerResults:
-        self.tasks, self.more, self.on_live = tasks, more, on_live
+    def run(self, tasks: Sequence[WorkerTask], *more: Any, on_lines: Any) -> WorkerResults:
+        self.tasks, self.more = tasks, more
+        on_lines([[2.0, 8, 4, [1000]]])
         done = trace([0.5, 0.5, 0.5], kind=np.array([0, 1, 0], np.int32), stages={"queue": np.zeros(3)})
         return WorkerResults(done, self.answers, self.losses)
 
@@ -288,13 +289,16 @@ def test_what_is_not_given_has_a_usual_value(sender: Sender) -> None:
     assert go_on() is True
 
 
-def test_workers_say_how_it_goes_where_somebody_listens(sender: Sender) -> None:
-    drive(ENDPOINT, KINDS, POISSON)
-    assert [task.live for task in sender.tasks] == [False]
+@pytest.mark.parametrize("cores", [(), (1,)])
+def test_workers_say_how_it_goes_where_somebody_listens(sender: Sender, cores: Sequence[int]) -> None:
+    used = Sender(cores) if cores else sender
+    hosts = cast(ClientHosts, used) if cores else None
+    drive(ENDPOINT, KINDS, POISSON, hosts=hosts)
+    assert [task.live for task in used.tasks] == [False]
     heard: list[Any] = []
-    drive(ENDPOINT, KINDS, POISSON, on_live=heard.append)
-    assert [task.live for task in sender.tasks] == [True]
-    assert sender.on_live == heard.append
+    drive(ENDPOINT, KINDS, POISSON, hosts=hosts, on_live=heard.append)
+    assert [task.live for task in used.tasks] == [True]
+    assert heard == [{"rate": 2.0, "failures": 2.0, "p50": 0.001, "p99": 0.001}]
 
 
 @pytest.mark.parametrize("load", [POISSON, LoadParameters(arrival="closed", users=2, duration=1.0)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.load import live
-from paceline.load.live import RECENT, Tally, Watcher
+from paceline.load.live import RECENT, Tally, Watcher, together
 from paceline.load.trace import OK, TIMED_OUT, Log, clock
 
 
@@ -89,12 +89,13 @@ def test_workers_are_reported_together(pipe: tuple[int, int]) -> None:
     assert not heard  # the other worker may be about to say something
     os.write(other_writing, b"[1.0,50,0,[3000]]\n")
     watcher.look([reading, other_reading], 100.1)
-    assert heard == [{"rate": 100.0, "failures": 10.0, "p50": 0.002, "p99": pytest.approx(0.00298)}]
+    assert heard == [[[1.0, 60, 10, [1000, 2000]], [1.0, 50, 0, [3000]]]]
+    assert together(heard[0]) == {"rate": 100.0, "failures": 10.0, "p50": 0.002, "p99": pytest.approx(0.00298)}
     os.write(writing, b"4,4,[]]\n")
     watcher.look([reading, other_reading], 101.0)
     assert len(heard) == 1
     watcher.look([reading, other_reading], 101.0 + live.LATE)
-    assert heard[1:] == [{"rate": 0.0, "failures": 4.0}]
+    assert [together(lines) for lines in heard[1:]] == [{"rate": 0.0, "failures": 4.0}]
     for descriptor in (other_reading, other_writing):
         os.close(descriptor)
 

@@ -108,12 +108,12 @@ def test_what_workers_say_meanwhile_is_reported(script: Callable[[str], None], t
         f"echo ready; read at; echo '[2.0,8,4,[1000]]'; while [ ! -e {tmp_path}/heard ]; do sleep 0.01; done; {over}"
     )
 
-    def hear(figures: Any) -> None:
-        heard.append(figures)
+    def hear(lines: Any) -> None:
+        heard.append(lines)
         (tmp_path / "heard").touch()
 
-    processes.run([task([0.0], [0])], 30.0, on_live=hear)
-    assert heard == [{"rate": 2.0, "failures": 2.0, "p50": 0.001, "p99": 0.001}]
+    processes.run([task([0.0], [0])], 30.0, on_lines=hear)
+    assert heard == [[[2.0, 8, 4, [1000]]]]
 
 
 def test_pieces_of_streams_come_back_by_request(script: Callable[[str], None], clock: Clock, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ def quick(gpus: int) -> list[Case]:
     return expand(load_suite("quick"), BENCHMARKS.registry().get, Here(devices={"cuda": gpus}))
 
 
-def test_the_first_case_on_a_cpu_waits_for_no_heavy_import(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_the_first_case_waits_for_no_heavy_import(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.setattr(native, "is_possible", lambda: True)
-    first = quick(0)[0]
+    first = quick(gpus)[0]
     assert imports_of(first) == (BENCHMARKS.get(first.benchmark).__module__,)
 
 
