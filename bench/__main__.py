@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import first_figure, flood, leader_load, live_leader, overlap, soak
+from bench import first_figure, flood, leader_load, live_leader, overlap, selector, soak
 from bench.analysis import analysis_ratios
 from bench.generate import generate_ratios
 from bench.load import load_ratios
@@ -138,6 +138,7 @@ LONG = {
     "live-leader": live_leader.main,
     "leader-load": leader_load.main,
     "overlap": overlap.main,
+    "selector": selector.main,
     "soak": soak.print_soak,
     "flood": flood.print_flood,
 }
