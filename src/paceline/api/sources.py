@@ -104,6 +104,9 @@ def read_checks(
 
     ruleset = read_rules(rules) if rules else default_rules()
     reference = read_baseline(baseline) if baseline else None
+    if ruleset.is_theirs or (reference is not None and reference.names == "superbench"):
+        message = "rules and baselines with SuperBench's names of metrics do not go with select: write ours"
+        raise InputError("rules-with-other-names", message, key="--rules", value=str(rules or baseline))
     checks: list[NodeCheck] = []
     with open_reader(store) as opened:
         runs = opened.run_list(MOST_CHECKS)

@@ -97,7 +97,6 @@ def command(
 
 @command.command("fleet")
 @click.option("--nodes", type=click.IntRange(2, 20_000), default=200, show_default=True, help="Nodes of the fleet.")
-@click.option("--benchmarks", type=click.IntRange(2, 200), default=20, show_default=True, help="In the whole set.")
 @click.option(
     "--defects-after", metavar="TIME", default="100d", show_default=True, help="Mean time until a node is defective."
 )
@@ -109,7 +108,7 @@ def command(
 )
 @click.option("--every", type=click.IntRange(1, 365), default=7, show_default=True, help="Days between checks.")
 @click.option("--checks", type=click.IntRange(1, 1000), default=26, show_default=True, help="That are compared.")
-@click.option("--learning", type=click.IntRange(0, 1000), default=26, show_default=True, help="Whole checks before.")
+@click.option("--learning", type=click.IntRange(0, 1000), default=26, show_default=True, help="Checks before them.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.15, show_default=True, help="Of the time of the whole set."
 )
@@ -119,7 +118,6 @@ def command(
 @format_options({name: FORMATS[name] for name in ("html", "md", "json")})
 def fleet(
     nodes: int,
-    benchmarks: int,
     defects_after: str,
     incident_after: str,
     sudden: float,
@@ -143,7 +141,6 @@ def fleet(
             raise unknown("policy", name, simulation.POLICIES, key="--policy")
     settings = simulation.FleetSettings(
         nodes=nodes,
-        benchmarks=benchmarks,
         rate=1 / _days("--defects-after", defects_after),
         lasts=_days("--incident-after", incident_after),
         sudden=sudden,

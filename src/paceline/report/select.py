@@ -10,11 +10,12 @@ import numpy as np
 from paceline.analysis.figures import shortened
 from paceline.analysis.select.choice import GUARANTEE, SelectionPlan
 from paceline.analysis.select.model import PRIOR_DAYS
-from paceline.analysis.select.simulation import NONE, SELECTOR, FleetStudy
+from paceline.analysis.select.simulation import NONE, SELECTOR, WHOLE, FleetStudy
 from paceline.analysis.simulation import Estimate
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.report.document import Block, Document, Lines, Medium, Section, Table, Tone
 from paceline.report.numbers import share
+from paceline.report.simulate import estimate_fields as fields
 from paceline.report.text import one_line
 
 SHOWN = 30  # nodes on a terminal
@@ -33,11 +34,10 @@ def answer(plan: SelectionPlan) -> str:
 
 def document(plan: SelectionPlan, suite: str) -> Document:
     """The plan by node, what it does not test, and what it rests on."""
-    rows = _rows(plan)
     headers = ("Node", "Defective", "Benchmarks", "Time", "Why")
     lines = [
         (row["node"], share(row["probability"]), ", ".join(row["benchmarks"]) or "–", _time(row["minutes"]), row["why"])
-        for row in rows
+        for row in _rows(plan)
     ]
     more = (f"{len(lines) - SHOWN} more nodes are in --md, --html and --json.",) if len(lines) > SHOWN else ()
     items = (
@@ -128,40 +128,33 @@ def _time(minutes: float) -> str:
     return show_duration(60 * minutes) if minutes else "–"
 
 
-# Policies of validation
-
-
 def study_document(study: FleetStudy) -> Document:
-    """How policies compare, and what the comparison assumes."""
+    """How policies of validation compare, and what the comparison assumes."""
     settings = study.settings
-    lines = []
-    for policy in study.outcomes:
-        times = study.longer(policy, NONE)
-        of_new = _estimate(study.estimate(policy, "share"), share) if policy != NONE else "–"
-        lines.append(
-            (
-                policy,
-                _estimate(study.estimate(policy, "between"), lambda value: f"{value:,.0f} d"),
-                _estimate(times, lambda value: f"{value:.2f}") if times else "–",
-                *(f"{study.estimate(policy, name).value:,.0f}" for name in ("incidents", "found", "hours")),
-                of_new,
-            )
+    lines = [
+        (
+            policy,
+            _estimate(study.estimate(policy, "between"), "{:,.0f} d"),
+            _estimate(study.ratio("incidents", NONE, policy), "{:.2f}"),
+            f"{study.estimate(policy, 'found').value:,.0f}",
+            _estimate(study.ratio("found", policy, WHOLE), "{:.1%}"),
+            f"{study.estimate(policy, 'hours').value:,.0f}",
         )
-    headers = ("Policy", "Between incidents", "Times longer", "Incidents", "Found", "Machine hours", "Found at once")
+        for policy in study.outcomes
+    ]
+    headers = ("Policy", "Between incidents", "Times longer", "Found", "Of whole set", "Hours")
     assumed = (
         "This is arithmetic over drawn fleets, not a measurement. Defects begin at rates that differ from node to node "
-        f"(deviation of the logarithm {settings['spread']:g}), {settings['rate']:g} a day and node on average; which "
-        "benchmarks show which kind is drawn. A job runs into a defect "
-        f"{settings['lasts']:g} days after it began, on average, into {share(settings['sudden'])} of them at once.",
+        f"(deviation of the logarithm {settings['spread']:g}), {settings['rate']:.2g} a day and node on average; which "
+        f"benchmarks show which kind is drawn. Jobs run into a defect {settings['lasts']:g} days after it began, on "
+        f"average, into {share(settings['sudden'])} of them at once.",
         f"All policies begin after {settings['learning']} checks with the whole set. A node is repaired when a check "
         "accuses it or a job has run into its defect; then the whole set is run on it, which counts. Subsets and the "
-        f"selector get {share(settings['budget'])} of the minutes of the whole set at each check.",
-        "'Found at once': of the defects that the whole set would find at the first check after they began.",
+        f"selector get {share(settings['budget'])} of the minutes of the whole set. Hours are those of machines.",
     )
-    seeds = len(settings["seeds"])
     about = (
-        f"{settings['nodes']:,} nodes, {settings['checks']} checks {settings['every']} days apart, {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'}; took {study.seconds:.1f} s"
+        f"{settings['nodes']:,} nodes, {settings['checks']} checks {settings['every']} days apart, "
+        f"{len(settings['seeds'])} seeds; took {study.seconds:.1f} s"
     )
     sections = (
         Section("Policies", (Table.of_lines(headers, lines, 1),)),
@@ -172,13 +165,13 @@ def study_document(study: FleetStudy) -> Document:
 
 def study_answer(study: FleetStudy) -> str:
     """The sentence that leads."""
-    times = study.longer(SELECTOR, NONE)
-    if times is None:
+    longer, found = study.ratio("incidents", NONE, SELECTOR), study.ratio("found", SELECTOR, WHOLE)
+    if longer is None or found is None:
         best = max(study.outcomes, key=lambda policy: study.estimate(policy, "between").value)
         return f"Nodes run longest between incidents under the policy '{best}'."
     return (
-        f"With the selector a node runs {times.value:.2f} times longer between incidents than without checks; it finds "
-        f"{share(study.estimate(SELECTOR, 'share').value)} of what the whole set would find at once."
+        f"With the selector a node runs {longer.value:.2f} times longer between incidents than without checks, and "
+        f"{share(found.value)} as many defects are found as with the whole set."
     )
 
 
@@ -187,16 +180,14 @@ def study_json(study: FleetStudy) -> str:
     policies = []
     for policy in study.outcomes:
         figures = {name: study.estimate(policy, name) for name in ("between", "incidents", "found", "hours", "share")}
-        figures |= {"times_longer": times} if (times := study.longer(policy, NONE)) else {}
-        policies.append({"policy": policy} | {name: _fields(one) for name, one in figures.items()})
+        ratios = {"times_longer": ("incidents", NONE, policy), "found_of_whole_set": ("found", policy, WHOLE)}
+        figures |= {name: ratio for name, words in ratios.items() if (ratio := study.ratio(*words)) is not None}
+        policies.append({"policy": policy} | {name: fields(one) for name, one in figures.items()})
     whole = {"kind": "fleet simulation", "settings": study.settings, "seconds": study.seconds, "policies": policies}
     return json.dumps(whole, indent=2) + "\n"
 
 
-def _fields(one: Estimate) -> dict[str, float | None]:
-    low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
-    return {"value": one.value, "low": low, "high": high}
-
-
-def _estimate(one: Estimate, show: Any) -> str:
-    return with_interval(show(one.value), show_interval(one.value, one.interval, show))
+def _estimate(one: Estimate | None, form: str) -> str:
+    if one is None:
+        return "–"
+    return with_interval(form.format(one.value), show_interval(one.value, one.interval, form.format))

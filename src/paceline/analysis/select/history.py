@@ -14,6 +14,7 @@ from paceline.analysis.baseline import Baseline
 from paceline.analysis.diagnose.judge import diagnose
 from paceline.analysis.diagnose.rules import RuleSet
 from paceline.analysis.diagnose.table import MetricColumn, assemble, results_of
+from paceline.core.errors import InputError
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords
 
@@ -102,19 +103,17 @@ class NodeCheck:
 
 def rounds_of(runs: Iterable[Run], suite: str) -> list[list[Run]]:
     """Runs of a suite, or of what was selected from it, that are judged together: each node once, a day apart."""
-    rounds: list[list[Run]] = []
-    open_rounds: dict[str, list[Run]] = {}
+    rounds: list[dict[str, Run]] = []  # by host
+    current: dict[str, dict[str, Run]] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
-        if run.name != suite and not run.name.startswith(suite + SELECTED):
-            continue
-        members = open_rounds.get(run.name, [])
-        hosts = {member.environment.host_name for member in members}
-        is_late = bool(members) and run.started_at - members[-1].started_at > ROUND
-        if not members or is_late or run.environment.host_name in hosts:
-            members = open_rounds[run.name] = []
-            rounds.append(members)
-        members.append(run)
-    return rounds
+        if run.name == suite or run.name.startswith(suite + SELECTED):
+            host, members = run.environment.host_name, current.get(run.name, {})
+            newest = next(reversed(members.values()), None)
+            if newest is None or host in members or run.started_at - newest.started_at > ROUND:
+                members = current[run.name] = {}
+                rounds.append(members)
+            members[host] = run
+    return [list(members.values()) for members in rounds]
 
 
 def judge_round(runs: Sequence[RunRecords], rules: RuleSet, baseline: Baseline | None) -> list[NodeCheck]:
@@ -122,7 +121,13 @@ def judge_round(runs: Sequence[RunRecords], rules: RuleSet, baseline: Baseline |
     found: dict[str, set[str]] = {run.run.environment.host_name: set() for run in runs}
     ran = [run for run in runs if any(record.outcome is Outcome.OK for record in run.records)]
     if len(ran) >= FEWEST or (ran and baseline is not None):
-        for verdict in diagnose(assemble(results_of(ran)), rules, baseline).verdicts:
+        try:
+            verdicts = diagnose(assemble(results_of(ran)), rules, baseline).verdicts
+        except InputError as error:
+            if error.code != "no-metric-matched":  # a selection may have nothing that the rules look at
+                raise
+            verdicts = ()
+        for verdict in verdicts:
             for finding in verdict.accusations:
                 names = finding.metrics or (finding.metric,)
                 found[verdict.node] |= {MetricColumn(name).benchmark for name in names}
@@ -140,10 +145,8 @@ def judge_round(runs: Sequence[RunRecords], rules: RuleSet, baseline: Baseline |
                 found[node].add(name)
         begun, warnings = run.run.started_at, len(kinds) + (run.run.status == "interrupted")
         until = max(run.run.ended_at or begun, begun + timedelta(seconds=sum(seconds.values())))
-        accused = frozenset(found[node] & seconds.keys())
-        checks.append(
-            NodeCheck(node, begun, until, seconds, accused, frozenset(unsupported - seconds.keys()), warnings)
-        )
+        accused, unable = frozenset(found[node] & seconds.keys()), frozenset(unsupported - seconds.keys())
+        checks.append(NodeCheck(node, begun, until, seconds, accused, unable, warnings, tuple(run.run.tags)))
     return checks
 
 

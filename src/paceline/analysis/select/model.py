@@ -20,12 +20,13 @@ PRIOR_DAYS = 365.0  # between defects of a node, where none was ever found
 HALF_LIFE = 120.0  # days after which something counts half
 RELAPSE = 14.0  # days during which a repair that did not help shows
 YOUNG = 30.0  # days
+FRESH = 10.0  # days in which an event says most
 LASTS = 60.0  # days that a defect stays unseen before a job runs into it
 HIT, MISS = 0.95, 0.03  # that a benchmark shows a defect like one that it showed, or did not show
 UNSEEN = 2.0  # defects of kinds that only one benchmark shows, which are assumed on top of those found
 SMOOTHING = 2.0  # defects that the prior of an overlap weighs as much as
 MOST_KINDS = 256
-MOST_CHECKS = 30  # of a node, the latest: what was left open before them is forgotten
+MOST_CHECKS = 12  # of a node, the latest: what was left open before them is forgotten
 COVARIATES = ("age", "being new", "earlier defects", "a recent defect", "recent events", "earlier events")
 _PRIOR_MEAN = np.array([-math.log(PRIOR_DAYS), 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 _PRIOR_SD = np.array([1.5, 0.5, 0.5, 0.5, 1.0, 1.5, 0.7])
@@ -117,9 +118,11 @@ def learn(history: CheckHistory) -> FleetModel:
     starts = np.concatenate([[True], node[1:] != node[:-1]]) if node.size else np.zeros(0, dtype=bool)
     before = np.where(starts, history.first_seen[node], np.concatenate([[0.0], day[:-1]]))
     covered = np.ones(node.size)  # of the kinds of defects, by the benchmarks of the check
-    covered[~is_now] = 1.0 - _missed_share(kinds, checks.ran) * ~checks.incident
+    sets, of_check = np.unique(np.packbits(checks.ran, axis=1), axis=0, return_inverse=True)  # a few, of many checks
+    ran = np.unpackbits(sets, axis=1, count=checks.ran.shape[1]).astype(bool)
+    covered[~is_now] = 1.0 - (kinds.missed(ran) @ kinds.share)[of_check.ravel()] * ~checks.incident
     exposure = _exposures(starts, np.maximum(0.0, day - before), np.where(bad, 1.0, covered))
-    covariates = _covariates(history, node, day, before, bad, starts)
+    covariates = _covariates(history, node, day, bad, starts)
     weight = 0.5 ** ((history.now - day) / HALF_LIFE)
     past = ~is_now & (exposure > 0)
     design = np.column_stack([np.ones(node.size), covariates])
@@ -131,16 +134,6 @@ def learn(history: CheckHistory) -> FleetModel:
     chance = -np.expm1(-rate * total)
     mass = open_days * (chance / np.where(total > 0, total, 1.0))[:, None]
     return FleetModel(history, kinds, coefficients, here[:, 1:], rate, mass)
-
-
-def _missed_share(kinds: Kinds, ran: Mask) -> Floats:
-    """Of the defects, the part that each check would miss; most checks ran one of a few sets."""
-    if not len(ran):
-        return np.zeros(0)
-    packed = np.packbits(ran, axis=1)
-    _, first, place = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-    missed: Floats = (kinds.missed(ran[first]) @ kinds.share)[place.ravel()]
-    return missed
 
 
 def _exposures(starts: Mask, gaps: Floats, covered: Floats) -> Floats:
@@ -174,7 +167,7 @@ def _open_days(history: CheckHistory, kinds: Kinds) -> Floats:
     return open_days
 
 
-def _covariates(history: CheckHistory, node: Places, day: Floats, before: Floats, bad: Mask, starts: Mask) -> Floats:
+def _covariates(history: CheckHistory, node: Places, day: Floats, bad: Mask, starts: Mask) -> Floats:
     """COVARIATES of each row, as they were known when it was about to be checked."""
     age = np.maximum(0.0, day - history.first_seen[node])
     group = np.cumsum(starts) - 1
@@ -197,16 +190,21 @@ def _covariates(history: CheckHistory, node: Places, day: Floats, before: Floats
     has_defect = (group[previous] == group) & bad[previous] & ~starts
     recent = np.where(has_defect, np.exp(-(day - day[previous]) / RELAPSE), 0.0)
     key = np.sort(history.event_node + history.event_day / 1e6)
-    fresh = np.searchsorted(key, node + day / 1e6, "right") - np.searchsorted(key, node + before / 1e6, "right")
-    fresh = np.maximum(0, fresh).astype(np.float64)
+
+    def events(since: Floats, until: Floats) -> Floats:
+        """How many there are of the node, counted from the last repair on."""
+        since = np.maximum(since, np.where(has_defect, day[previous], 0.0))
+        ends = (np.searchsorted(key, node + at / 1e6, "right") for at in (np.maximum(since, until), since))
+        return np.log1p(np.subtract(*ends))
+
     return np.column_stack(
         [
             np.log1p(age / YOUNG) - 2.0,
             np.exp(-age / YOUNG),
             np.log((defects + 0.5) / (usual * horizon + 0.5)),
             recent,
-            np.log1p(fresh),
-            np.log1p(decayed(fresh)),
+            events(day - FRESH, day),
+            events(day - HALF_LIFE, day - FRESH),
         ]
     )
 

@@ -124,7 +124,7 @@ def simulate(fleet: SimulatedFleet, policy: str | Policy, plan: FleetPlan, seed:
     rows: list[CheckRow] = []
     events: list[tuple[int, float]] = []
     kept: Mask | None = None
-    last, paid = 0, 0.0  # the day of the check before, and what incidents took until then
+    last, allowed = 0, 0.0  # the day of the check before, and the minutes that the policy has got so far
     begins = plan.learning * plan.every
     for day in range(1, begins + plan.checks * plan.every + 1):
         counts = day > begins
@@ -139,14 +139,18 @@ def simulate(fleet: SimulatedFleet, policy: str | Policy, plan: FleetPlan, seed:
             outcome.after += one_node * counts * (policy != NONE)
         if day % plan.every:
             continue
-        chosen = everything if not counts else kept
+        chosen = kept if counts else everything
         if chosen is None:
+            allowed += plan.budget * one_node * len(present)
             history = CheckHistory.of_rows(names, fleet.benchmarks, fleet.minutes, first_seen, day, rows, events)
-            chosen = decide(history, plan.budget * one_node * len(present) - outcome.after + paid, generator)
+            chosen = decide(history, allowed - outcome.minutes - outcome.after, generator)
             kept = chosen if policy == FIXED else None
         outcome.whole += one_node * len(present) * counts
         for node in present:
-            ran, defect, would = chosen[node], fleet.defects.get(node), fleet.check(node, day)
+            ran, defect = chosen[node], fleet.defects.get(node)
+            if defect is None and not ran.any():
+                continue
+            would = fleet.check(node, day)
             found = would & ran
             if ran.any():
                 rows.append((node, float(day), ran, found, False))
@@ -158,7 +162,7 @@ def simulate(fleet: SimulatedFleet, policy: str | Policy, plan: FleetPlan, seed:
                 outcome.minutes += float(fleet.minutes @ ran)
             if found.any():
                 fleet.repair(node, day)
-        last, paid = day, outcome.after
+        last = day
     return outcome
 
 
@@ -241,12 +245,13 @@ class FleetStudy:
         """The mean of a figure over the seeds."""
         return mean_estimate([float(getattr(one, name)) for one in self.outcomes[policy]])
 
-    def longer(self, policy: str, than: str) -> Estimate | None:
-        """How many times longer a node runs between incidents than under another policy."""
-        if than not in self.outcomes or policy not in self.outcomes:
+    def ratio(self, name: str, over: str, under: str) -> Estimate | None:
+        """A figure of one policy over that of another, on the same fleets; None where there is nothing to divide by."""
+        if not {over, under} <= self.outcomes.keys():
             return None
-        mine, other = ([float(one.incidents) for one in self.outcomes[name]] for name in (policy, than))
-        return ratio_estimate(other, mine) if all(sum(mine) > one for one in mine) or len(mine) == 1 else None
+        above, below = ([float(getattr(one, name)) for one in self.outcomes[policy]] for policy in (over, under))
+        is_defined = sum(below) > (max(below) if len(below) > 1 else 0.0)
+        return ratio_estimate(above, below) if is_defined else None
 
 
 def study(
