@@ -180,7 +180,8 @@ class Racks(Fleet):
         age = self.age + np.maximum(0, day - self.installed)
         bathtub = 0.5 + 3.0 * np.exp(-age / 30) + (age / 1000) ** 3
         weeks = np.random.default_rng([self.seed, 6, day // 14]).random(self.rack[-1] + 1) < 0.05
-        return np.minimum(0.5, 0.9 * self.rate * self.frailty * bathtub * np.where(weeks[self.rack], 6.0, 1.0))
+        hazard: NDArray[np.float64] = 0.9 * self.rate * self.frailty * bathtub * np.where(weeks[self.rack], 6.0, 1.0)
+        return np.minimum(0.5, hazard)
 
     def visibility(self, defect: Defect, day: int) -> float:
         return min(1.0, 0.4 + 0.6 * (day - defect.since) / 10)

@@ -10,7 +10,7 @@ import numpy as np
 from paceline.analysis.figures import shortened
 from paceline.analysis.select.choice import GUARANTEE, SelectionPlan
 from paceline.analysis.select.model import PRIOR_DAYS
-from paceline.analysis.select.simulation import NONE, SELECTOR, WHOLE, FleetStudy
+from paceline.analysis.select.simulation import SELECTOR, FleetStudy
 from paceline.analysis.simulation import Estimate
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.report.document import Block, Document, Lines, Medium, Section, Table, Tone
@@ -134,15 +134,15 @@ def study_document(study: FleetStudy) -> Document:
     lines = [
         (
             policy,
-            _estimate(study.estimate(policy, "between"), "{:,.0f} d"),
-            _estimate(study.ratio("incidents", NONE, policy), "{:.2f}"),
-            f"{study.estimate(policy, 'found').value:,.0f}",
-            _estimate(study.ratio("found", policy, WHOLE), "{:.1%}"),
+            _estimate(study.between(policy), "{:,.0f} d"),
+            _estimate(study.longer(policy), "{:.2f}"),
+            *(f"{study.estimate(policy, name).value:,.0f}" for name in ("incidents", "found")),
+            _estimate(study.found(policy), "{:.2f}"),
             f"{study.estimate(policy, 'hours').value:,.0f}",
         )
         for policy in study.outcomes
     ]
-    headers = ("Policy", "Between incidents", "Times longer", "Found", "Of whole set", "Hours")
+    headers = ("Policy", "Between incidents", "Times longer", "Incidents", "Found", "Of whole set", "Hours")
     assumed = (
         "This is arithmetic over drawn fleets, not a measurement. Defects begin at rates that differ from node to node "
         f"(deviation of the logarithm {settings['spread']:g}), {settings['rate']:.2g} a day and node on average; which "
@@ -165,10 +165,10 @@ def study_document(study: FleetStudy) -> Document:
 
 def study_answer(study: FleetStudy) -> str:
     """The sentence that leads."""
-    longer, found = study.ratio("incidents", NONE, SELECTOR), study.ratio("found", SELECTOR, WHOLE)
+    longer, found = study.longer(SELECTOR), study.found(SELECTOR)
     if longer is None or found is None:
-        best = max(study.outcomes, key=lambda policy: study.estimate(policy, "between").value)
-        return f"Nodes run longest between incidents under the policy '{best}'."
+        fewest = min(study.outcomes, key=lambda policy: study.estimate(policy, "incidents").value)
+        return f"Incidents are fewest under the policy '{fewest}'."
     return (
         f"With the selector a node runs {longer.value:.2f} times longer between incidents than without checks, and "
         f"{share(found.value)} as many defects are found as with the whole set."
@@ -179,9 +179,9 @@ def study_json(study: FleetStudy) -> str:
     """For programs."""
     policies = []
     for policy in study.outcomes:
-        figures = {name: study.estimate(policy, name) for name in ("between", "incidents", "found", "hours", "share")}
-        ratios = {"times_longer": ("incidents", NONE, policy), "found_of_whole_set": ("found", policy, WHOLE)}
-        figures |= {name: ratio for name, words in ratios.items() if (ratio := study.ratio(*words)) is not None}
+        figures = {name: study.estimate(policy, name) for name in ("incidents", "found", "hours", "share")}
+        ratios = {"days_between": study.between, "times_longer": study.longer, "found_of_whole_set": study.found}
+        figures |= {name: ratio for name, of in ratios.items() if (ratio := of(policy)) is not None}
         policies.append({"policy": policy} | {name: fields(one) for name, one in figures.items()})
     whole = {"kind": "fleet simulation", "settings": study.settings, "seconds": study.seconds, "policies": policies}
     return json.dumps(whole, indent=2) + "\n"

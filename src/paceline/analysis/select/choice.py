@@ -81,7 +81,7 @@ def choose(model: FleetModel, budget: float) -> SelectionPlan:
             gains[node] = left[node] @ shown
         offer(node)
     if single.size and float(single.max()) > found:
-        node, best = np.unravel_index(int(np.argmax(single)), single.shape)
+        node, best = divmod(int(np.argmax(single)), len(minutes))
         chosen[:] = False
         chosen[node, best] = True
         found = float(single[node, best])

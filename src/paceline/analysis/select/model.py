@@ -87,10 +87,10 @@ class FleetModel:
         """The same for some of the nodes, with what was learned from all."""
         history = self.history
         kept = np.array([place for place, name in enumerate(history.nodes) if name in names], dtype=np.intp)
-        rows = {"possible": history.possible[kept], "first_seen": history.first_seen[kept]}
-        some = replace(history, nodes=tuple(history.nodes[place] for place in kept), **rows)
-        mine = {"covariates": self.covariates[kept], "rate": self.rate[kept], "mass": self.mass[kept]}
-        return replace(self, history=some, **mine)
+        nodes = tuple(history.nodes[place] for place in kept)
+        some = replace(history, nodes=nodes, possible=history.possible[kept], first_seen=history.first_seen[kept])
+        covariates, rate, mass = self.covariates[kept], self.rate[kept], self.mass[kept]
+        return replace(self, history=some, covariates=covariates, rate=rate, mass=mass)
 
     @property
     def defects(self) -> int:

@@ -32,11 +32,8 @@ class SimulatedFleet(Protocol):
 
     @property
     def defects(self) -> Mapping[int, SimulatedDefect]: ...  # by node
-
     def step(self, day: int) -> tuple[list[int], list[int]]: ...  # nodes with events, nodes with incidents
-
     def check(self, node: int, day: int) -> Mask: ...  # the benchmarks that would accuse the node
-
     def repair(self, node: int, day: int) -> None: ...
 
 
@@ -52,11 +49,6 @@ class FleetOutcome:
     minutes: float = 0.0  # of planned checks
     after: float = 0.0  # minutes of the whole set after incidents
     whole: float = 0.0  # minutes that the whole set would have taken at every check
-
-    @property
-    def between(self) -> float:
-        """Days that a node runs between two incidents."""
-        return self.node_days / max(self.incidents, 0.5)
 
     @property
     def share(self) -> float:
@@ -245,13 +237,25 @@ class FleetStudy:
         """The mean of a figure over the seeds."""
         return mean_estimate([float(getattr(one, name)) for one in self.outcomes[policy]])
 
-    def ratio(self, name: str, over: str, under: str) -> Estimate | None:
-        """A figure of one policy over that of another, on the same fleets; None where there is nothing to divide by."""
-        if not {over, under} <= self.outcomes.keys():
+    def ratio(self, over: tuple[str, str], under: tuple[str, str]) -> Estimate | None:
+        """A figure of a policy over one of another, on the same fleets; None where there is nothing to divide by."""
+        if not {over[0], under[0]} <= self.outcomes.keys():
             return None
-        above, below = ([float(getattr(one, name)) for one in self.outcomes[policy]] for policy in (over, under))
+        above, below = ([float(getattr(one, name)) for one in self.outcomes[of]] for of, name in (over, under))
         is_defined = sum(below) > (max(below) if len(below) > 1 else 0.0)
         return ratio_estimate(above, below) if is_defined else None
+
+    def between(self, policy: str) -> Estimate | None:
+        """Days that a node runs between two incidents; None where there were none in all seeds but one."""
+        return self.ratio((policy, "node_days"), (policy, "incidents"))
+
+    def longer(self, policy: str) -> Estimate | None:
+        """How many times longer that is than without any check."""
+        return self.ratio((NONE, "incidents"), (policy, "incidents"))
+
+    def found(self, policy: str) -> Estimate | None:
+        """Defects found over those that the whole set finds."""
+        return self.ratio((policy, "found"), (WHOLE, "found"))
 
 
 def study(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from paceline.core.run import RunRecords
 from support.records import STARTED, case, record, run_of
 
 RATE = Metric(name="compute_rate", unit="FLOP/s", better=Better.HIGHER)
-FAILED = {"outcome": Outcome.FAILED, "cause": Cause(kind=CauseKind.ERROR, message="wrong result")}
+FAILED: dict[str, Any] = {"outcome": Outcome.FAILED, "cause": Cause(kind=CauseKind.ERROR, message="wrong result")}
 
 
-def measured(place: int, benchmark: str, value: float = 1e12, **more: object) -> Record:
+def measured(place: int, benchmark: str, value: float = 1e12, **more: Any) -> Record:
     return record(case(place, benchmark, "fp32"), [Measurement.of_value(RATE, value)], **more)
 
 
-def run(host: str, day: float, *records: Record, name: str = "node-check", **more: object) -> RunRecords:
+def run(host: str, day: float, *records: Record, name: str = "node-check", **more: Any) -> RunRecords:
     begun = STARTED + timedelta(days=day)
     ended = begun + timedelta(minutes=5)
     made = run_of(list(records), name=name, environment={"host": host}, started_at=begun, ended_at=ended, **more)
@@ -43,7 +44,7 @@ def test_nodes_are_judged_by_each_other_and_by_what_failed() -> None:
     runs = [
         run(f"n{place}", 0.0, measured(0, "gemm", 1e12 * value), measured(1, "copy"), measured(2, "disk", **bad))
         for place, value in enumerate(usual)
-        for bad in [FAILED if place == 1 else {}]
+        for bad in [FAILED if place == 1 else dict[str, Any]()]
     ]
     checks = {check.node: check for check in judge_round(runs, default_rules(), None)}
     assert {node: set(check.found) for node, check in checks.items() if check.found} == {"n4": {"gemm"}, "n1": {"disk"}}
@@ -61,7 +62,10 @@ def test_few_nodes_are_not_judged_by_each_other_but_failures_count() -> None:
 
 def test_a_history_has_minutes_what_is_possible_and_events() -> None:
     warning = RecordWarning(kind="throttled", message="hot", remedy="cool it")
-    cannot = {"outcome": Outcome.UNSUPPORTED, "cause": Cause(kind=CauseKind.UNSUPPORTED, message="no NIC")}
+    cannot: dict[str, Any] = {
+        "outcome": Outcome.UNSUPPORTED,
+        "cause": Cause(kind=CauseKind.UNSUPPORTED, message="no NIC"),
+    }
     first = run("a", 0.0, measured(0, "gemm", warnings=[warning]), measured(1, "rdma", **cannot))
     runs = [first, run("b", 1.0, measured(0, "gemm"), measured(1, "gemm"))]
     checks = [check for one in runs for check in judge_round([one], default_rules(), None)]
