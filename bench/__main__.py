@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import first_figure, flood, leader_load, live_leader, load_accuracy, overlap, soak
+from bench import first_figure, flood, leader_load, live_leader, load_accuracy, overlap, selector, soak
 from bench.analysis import analysis_ratios
 from bench.generate import generate_ratios
 from bench.load import load_ratios
@@ -141,6 +141,7 @@ LONG = {
     "leader-load": leader_load.main,
     "load-accuracy": load_accuracy.print_load_accuracy,
     "overlap": overlap.main,
+    "selector": selector.main,
     "soak": soak.print_soak,
     "flood": flood.print_flood,
 }

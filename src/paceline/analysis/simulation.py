@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,12 +113,7 @@ class Line:
         values = [float(getattr(outcome, name)) for outcome in self.outcomes]
         if name in ("longest", "worst_wait"):
             return Estimate(max(values), None)
-        mean = summarize(values).mean
-        if len(values) < 2:
-            return Estimate(mean, None)
-        # Seeds are independent of each other.
-        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        return Estimate(mean, _student_interval(mean, error, len(values)))
+        return mean_estimate(values)
 
 
 @dataclass(frozen=True)
@@ -170,8 +165,22 @@ def measure(schedule: Schedule) -> SimulatedOutcome:
 
 
 def ratio(over: Line, under: Line) -> Estimate:
-    """Mean completion time of one policy over that of another, on the same tasks; its interval by the jackknife."""
-    above, below = (np.array([outcome.mean for outcome in line.outcomes]) for line in (over, under))
+    """Mean completion time of one policy over that of another, on the same tasks."""
+    return ratio_estimate(*([outcome.mean for outcome in line.outcomes] for line in (over, under)))
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """The mean over seeds, which are independent of each other."""
+    mean = summarize(values).mean
+    if len(values) < 2:
+        return Estimate(mean, None)
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Estimate(mean, _student_interval(mean, error, len(values)))
+
+
+def ratio_estimate(over: Sequence[float], under: Sequence[float]) -> Estimate:
+    """The sum of one figure over that of another, both of the same seeds; its interval by the jackknife."""
+    above, below = np.asarray(over, dtype=np.float64), np.asarray(under, dtype=np.float64)
     value = float(above.sum() / below.sum())
     count = above.size
     if count < 2:

@@ -21,8 +21,13 @@ from paceline.devices import accelerators
 from paceline.machine.profile import identity_of, load_profile
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from paceline.analysis.compare.sides import Earlier
     from paceline.analysis.diagnose.table import NodeResults, NodeTable
+    from paceline.analysis.select.history import NodeCheck
+
+MOST_CHECKS = 20_000  # runs, the latest, that are looked at to learn from
 
 
 def known_ceilings(records: RunRecords) -> KnownCeilings:
@@ -86,6 +91,37 @@ def read_table(
         message = f"there are no results in {', '.join(texts)}; name a run, a tag, or a file of results"
         raise InputError("no-results", message, value=", ".join(texts))
     return assemble(parts), bool(theirs) or superbench
+
+
+def read_checks(
+    suite: str, rules: Path | None, baseline: Path | None, store: str | None
+) -> tuple[list[NodeCheck], list[tuple[str, datetime]]]:
+    """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time."""
+    from paceline.analysis.baseline import read_baseline
+    from paceline.analysis.diagnose.rules import default_rules, read_rules
+    from paceline.analysis.select.history import judge_round, rounds_of
+    from paceline.store import open_reader
+
+    ruleset = read_rules(rules) if rules else default_rules()
+    reference = read_baseline(baseline) if baseline else None
+    if ruleset.is_theirs or (reference is not None and reference.names == "superbench"):
+        message = "rules and baselines with SuperBench's names of metrics do not go with select: write ours"
+        raise InputError("rules-with-other-names", message, key="--rules", value=str(rules or baseline))
+    checks: list[NodeCheck] = []
+    with open_reader(store) as opened:
+        runs = opened.run_list(MOST_CHECKS)
+        for members in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
+            records = opened.glances([run.id for run in members])
+            checks += judge_round([records[run.id] for run in members], ruleset, reference)
+        hosts = {run.id: run.environment.host_name for run in runs}
+        lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]
+    if not checks:
+        message = (
+            f"no run of '{suite}' is in the store: check every node once with `paceline run {suite} --each --hosts "
+            "FILE`, or name another suite with --suite"
+        )
+        raise InputError("nothing-to-learn-from", message, key="--suite", value=suite)
+    return checks, lost
 
 
 PUBLISHED = "published:"  # before the name of figures that others published

@@ -22,7 +22,7 @@ from paceline.version import VERSION
 _FOLDER = Path(__file__).parent
 _ORDER = (
     *("run", "list", "show", "machine", "doctor", "results", "report"),
-    *("compare", "recommend", "leaderboard", "baseline", "diagnose", "plan", "simulate"),
+    *("compare", "recommend", "leaderboard", "baseline", "diagnose", "select", "plan", "simulate"),
 )
 
 _BRIEF = ("results", "report", "compare", "recommend", "leaderboard", "baseline", "diagnose")  # many objects, seconds

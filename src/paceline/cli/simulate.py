@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from paceline.cli._answers import FORMATS, Answer, format_options
 
 _FORMATS = FORMATS | {"csv": "One row for each policy, workload and load.", "png": "The comparison as a picture."}
+_Study = TypeVar("_Study")
 _COUNT = click.IntRange(1, 100_000_000)
 
 
-@click.command()
+@click.group("simulate", invoke_without_command=True)
 @click.option(
     "--workload",
     metavar="NAMES|FILE",
@@ -41,7 +44,9 @@ _COUNT = click.IntRange(1, 100_000_000)
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @format_options(_FORMATS)
+@click.pass_context
 def command(
+    context: click.Context,
     workload: str,
     load: str | None,
     followers: int,
@@ -53,11 +58,13 @@ def command(
     seed: int,
     answer: Answer,
 ) -> None:
-    """Simulate a cluster under several schedulers, Paceline's own among them, on the same tasks.
+    """Simulate a cluster under several schedulers, Paceline's own among them, on the same tasks; or a fleet.
 
     A workload is exponential, lognormal or bimodal, or the path of a CSV file with the columns submitted and seconds;
     predicted, priority, devices, nodes, whole_node and cpu_heavy may follow.
     """
+    if context.invoked_subcommand is not None:
+        return
     from paceline.core.errors import InputError, unknown
     from paceline.report import simulate as report
     from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, study
@@ -83,15 +90,87 @@ def command(
         seeds=range(seed, seed + seeds),
         trace=Path(workload) if is_trace else None,
     )
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        with Console(stderr=True).status("") as status:  # a line of progress
-            results = simulate(progress=lambda text: status.update(text))
-    else:
-        results = simulate()
+    results = _with_progress(simulate)
     data = {"csv": lambda: report.to_csv(results), "json": lambda: report.to_json(results)}
     answer.give(report.document(results), "paceline-simulation", data)
+
+
+@command.command("fleet")
+@click.option("--nodes", type=click.IntRange(2, 20_000), default=200, show_default=True, help="Nodes of the fleet.")
+@click.option(
+    "--defects-after", metavar="TIME", default="100d", show_default=True, help="Mean time until a node is defective."
+)
+@click.option(
+    "--incident-after", metavar="TIME", default="30d", show_default=True, help="From a defect until a job runs into it."
+)
+@click.option(
+    "--sudden", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Defects that show at once."
+)
+@click.option("--every", type=click.IntRange(1, 365), default=7, show_default=True, help="Days between checks.")
+@click.option("--checks", type=click.IntRange(1, 1000), default=26, show_default=True, help="That are compared.")
+@click.option("--learning", type=click.IntRange(0, 1000), default=26, show_default=True, help="Checks before them.")
+@click.option(
+    "--budget", type=click.FloatRange(0, 1), default=0.15, show_default=True, help="Of the time of the whole set."
+)
+@click.option("--policy", metavar="NAMES", help="Only these of none, whole set, fixed subset, random subset, selector.")
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How many fleets.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+@format_options({name: FORMATS[name] for name in ("html", "md", "json")})
+def fleet(
+    nodes: int,
+    defects_after: str,
+    incident_after: str,
+    sudden: float,
+    every: int,
+    checks: int,
+    learning: int,
+    budget: float,
+    policy: str | None,
+    seeds: int,
+    seed: int,
+    answer: Answer,
+) -> None:
+    """Simulate a fleet whose nodes become defective, under several policies of validation: incidents, machine hours."""
+    from paceline.analysis.select import simulation
+    from paceline.core.errors import unknown
+    from paceline.report import select as report
+
+    policies = _words(policy) if policy else list(simulation.POLICIES)
+    for name in policies:
+        if name not in simulation.POLICIES:
+            raise unknown("policy", name, simulation.POLICIES, key="--policy")
+    settings = simulation.FleetSettings(
+        nodes=nodes,
+        rate=1 / _days("--defects-after", defects_after),
+        lasts=_days("--incident-after", incident_after),
+        sudden=sudden,
+    )
+    plan = simulation.FleetPlan(every=every, learning=learning, checks=checks, budget=budget)
+    results = _with_progress(partial(simulation.study, settings, plan, policies, range(seed, seed + seeds)))
+    answer.give(report.study_document(results), "paceline-fleet", {"json": lambda: report.study_json(results)})
+
+
+def _days(flag: str, text: str) -> float:
+    from paceline.core.errors import InputError
+    from paceline.core.quantity import parse_duration
+
+    try:
+        days = parse_duration(text) / 86400
+    except ValueError as problem:
+        raise InputError("not-a-duration", str(problem), where=flag, key=flag, value=text) from None
+    if days < 1:
+        raise InputError("out-of-range", f"{flag} {text} must be a day or more, such as 100d", key=flag, value=text)
+    return days
+
+
+def _with_progress(simulate: Callable[..., _Study]) -> _Study:
+    """The result, with a line of progress where somebody sees it."""
+    if not sys.stderr.isatty():
+        return simulate()
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        return simulate(progress=lambda text: status.update(text))
 
 
 def _words(text: str) -> list[str]:

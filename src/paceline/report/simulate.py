@@ -123,7 +123,9 @@ def to_csv(study: Study) -> str:
             row: dict[str, Any] = {"workload": cell.workload, "load": f"{cell.load:g}", "policy": line.policy}
             row |= {name: line.estimate(name).value for name in FIGURES}
             for name, estimate in (("mean", line.estimate("mean")), ("gain", cell.gain(line.policy))):
-                row |= {f"{name}_{end}".removesuffix("_value"): value for end, value in _estimate(estimate).items()}
+                row |= {
+                    f"{name}_{end}".removesuffix("_value"): value for end, value in estimate_fields(estimate).items()
+                }
             rows.append(row | {"lowest_possible_mean": cell.bound})
     return csv_text(columns, rows)
 
@@ -134,8 +136,8 @@ def to_json(study: Study) -> str:
     for cell in study.cells:
         policies = []
         for line in cell.lines:
-            figures = {name: _estimate(line.estimate(name)) for name in FIGURES}
-            gain = _estimate(cell.gain(line.policy)) or None
+            figures = {name: estimate_fields(line.estimate(name)) for name in FIGURES}
+            gain = estimate_fields(cell.gain(line.policy)) or None
             policies.append({"policy": line.policy, **figures, "gain_over_round_robin": gain})
         about = {"workload": cell.workload, "load": cell.load, "lowest_possible_mean": cell.bound}
         cells.append(about | {"policies": policies})
@@ -143,7 +145,8 @@ def to_json(study: Study) -> str:
     return json.dumps(whole, indent=2) + "\n"
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, Any]:
+def estimate_fields(estimate: Estimate | None) -> dict[str, Any]:
+    """A figure with the ends of its interval, for programs."""
     if estimate is None:
         return {}
     low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
@@ -209,7 +212,7 @@ def gains(study: Study) -> Chart:
     policies = [line.policy for line in study.cells[0].lines if not (against and line.policy == BASELINE)]
     policies = policies or [BASELINE]
     values: list[Spec] = [
-        {"cell": _named(cell), "policy": line.policy, **_estimate(estimate)}
+        {"cell": _named(cell), "policy": line.policy, **estimate_fields(estimate)}
         for cell in study.cells
         for line in cell.lines
         if line.policy in policies

@@ -207,6 +207,24 @@ class Reader(ABC):
             rows = list(ask(f'SELECT CAST("case" AS TEXT), seconds FROM records {newest}', {}))
             return [(codec.case(text), seconds) for text, seconds in reversed(rows)]
 
+    def run_list(self, limit: int) -> list[Run]:
+        """The latest runs with their environments, without their cases; the oldest of them first."""
+        with self.asking("list the runs") as ask, no_garbage():
+            return load_runs(ask, f"id IN (SELECT id FROM runs {_NEWEST_FIRST} LIMIT {limit})")
+
+    def lost_runs(self) -> list[tuple[str, datetime]]:
+        """The runs of jobs whose follower died or was cut off, and when."""
+        which = "kind IN ('placed', 'lost') ORDER BY id"
+        lost, placed = [], {}
+        with self.asking("look for lost followers") as ask:
+            rows = ask(f'SELECT job_id, kind, "at", CAST(document AS TEXT) FROM job_events WHERE {which}', {})
+            for job_id, kind, at, document in rows:
+                if kind == "placed":
+                    placed[job_id] = str(codec.loads(document).get("run_id", ""))
+                elif job_id in placed:
+                    lost.append((placed[job_id], _instant(at)))
+        return lost
+
     def glances(self, run_ids: Sequence[str]) -> dict[str, RunRecords]:
         """These runs without planned cases and samples, with the last attempt at each case and its whole figures."""
         some, names = _named("run", run_ids)

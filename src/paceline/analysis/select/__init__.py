@@ -1,0 +1,1 @@
+"""Which benchmarks to run on which nodes, from what earlier checks found."""

@@ -1,0 +1,118 @@
+"""Say which benchmarks to run on which nodes now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli._answers import Answer, format_options, save
+
+if TYPE_CHECKING:
+    from paceline.analysis.select.choice import SelectionPlan
+    from paceline.analysis.select.history import NodeCheck
+    from paceline.core.suite import Suite
+
+FORMATS = {
+    "json": "One JSON object, for programs.",
+    "md": "Markdown.",
+    "html": "A self-contained page.",
+    "yaml": "Suites that `paceline run` takes, one for each set of benchmarks, and the hosts of each.",
+}
+
+
+@click.command("select")
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("--budget", required=True, metavar="TIME", help="For each node, on average, such as 10m.")
+@click.option("--suite", "suite_name", default="node-check", show_default=True, help="Whose benchmarks to choose from.")
+@click.option("--group", metavar="TAG", help="Only nodes that have a run with this tag.")
+@click.option("--rules", type=click.Path(path_type=Path), help="What counts as a defect, as in `paceline diagnose`.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="What to compare with; unset is the other nodes.")
+@click.option("--store", metavar="URL", help="Where results are stored.")
+@format_options(FORMATS, {".json": "json", ".md": "md", ".html": "html", ".yaml": "yaml", ".yml": "yaml"})
+def command(
+    nodes: tuple[str, ...],
+    budget: str,
+    suite_name: str,
+    group: str | None,
+    rules: Path | None,
+    baseline: Path | None,
+    store: str | None,
+    answer: Answer,
+) -> None:
+    """Choose benchmarks for nodes, by name or pattern (gpu-0*), so that a limited time finds the most defects.
+
+    What earlier runs of the suite found on each node, when, and how long it took is read from the store.
+    """
+    from paceline.analysis.select.choice import choose
+    from paceline.analysis.select.history import history_of
+    from paceline.analysis.select.model import learn
+    from paceline.api.cases import find_suite
+    from paceline.api.sources import read_checks
+    from paceline.core.errors import InputError, unknown
+    from paceline.core.quantity import parse_duration
+    from paceline.report import select as report
+
+    try:
+        minutes = parse_duration(budget) / 60
+    except ValueError as problem:
+        raise InputError("not-a-duration", str(problem), where="--budget", key="--budget", value=budget) from None
+    suite = find_suite(suite_name)
+    checks, lost = read_checks(suite.name, rules, baseline, store)
+    model = learn(history_of(checks, lost, _candidates(suite, checks), datetime.now(UTC)))
+    in_group = {check.node for check in checks if group is None or group in check.tags}
+    if not in_group:
+        raise unknown("tag", str(group), {tag for check in checks for tag in check.tags}, key="--group")
+    for pattern in nodes:
+        if not any(fnmatchcase(node, pattern) for node in in_group):
+            raise unknown("node", pattern, in_group)
+    chosen = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
+    plan = choose(model.of_nodes(chosen), minutes * len(chosen))
+    if answer.kind == "yaml":
+        _write_suites(plan, suite, answer.output or "selection.yaml")
+    else:
+        data = {"json": lambda: report.to_json(plan, suite.name)}
+        answer.give(report.document(plan, suite.name), "paceline-selection", data)
+
+
+def _candidates(suite: Suite, checks: Sequence[NodeCheck]) -> dict[str, float]:
+    """The benchmarks of a suite, with the minutes that each is guessed to take where no node has run it."""
+    from paceline.api.cases import expand_here
+    from paceline.service.scheduler.duration_predictor import History
+
+    names = dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases)
+    measured = {name for check in checks for name in check.seconds}
+    guesses = {name: 0.0 for name in names if name in measured}
+    for case in expand_here(suite, {}) if len(guesses) < len(names) else ():
+        guesses[case.benchmark] = guesses.get(case.benchmark, 0.0) + History().predict(case, "").seconds / 60
+    return {name: guesses[name] for name in names if name in guesses}
+
+
+def _write_suites(plan: SelectionPlan, suite: Suite, target: str) -> None:
+    """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed."""
+    import yaml
+
+    from paceline.analysis.select.history import SELECTED
+
+    history = plan.model.history
+    hosts: dict[tuple[str, ...], list[str]] = {}
+    for node, row in zip(history.nodes, plan.chosen, strict=True):
+        names = tuple(name for name, is_in in zip(history.benchmarks, row, strict=True) if is_in)
+        hosts.setdefault(names, []).append(node)
+    hosts.pop((), None)
+    path = Path(target)
+    for number, (names, of_set) in enumerate(hosts.items(), start=1):
+        stem = path.stem if len(hosts) == 1 else f"{path.stem}-{number}"
+        entries = [entry for entry in suite.cases if entry.get("benchmark") in names]
+        document = {"name": f"{suite.name}{SELECTED}{number}", "cases": entries}
+        written = save(
+            yaml.safe_dump(document, sort_keys=False, allow_unicode=True), str(path.with_name(f"{stem}.yaml"))
+        )
+        listed = save("".join(f"{host}\n" for host in of_set), str(path.with_name(f"{stem}.hosts")))
+        click.echo(f"paceline run {written} --each --hosts {listed}")
+    if not hosts:
+        click.echo("No benchmark fits the budget, so that there is nothing to run.", err=True)

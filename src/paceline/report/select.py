@@ -1,0 +1,193 @@
+"""What a selection plan says, and how policies of validation compare: as a document, and for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from paceline.analysis.figures import shortened
+from paceline.analysis.select.choice import GUARANTEE, SelectionPlan
+from paceline.analysis.select.model import PRIOR_DAYS
+from paceline.analysis.select.simulation import SELECTOR, FleetStudy
+from paceline.analysis.simulation import Estimate
+from paceline.core.quantity import show_duration, show_interval, with_interval
+from paceline.report.document import Block, Document, Lines, Medium, Section, Table, Tone
+from paceline.report.numbers import share
+from paceline.report.simulate import estimate_fields as fields
+from paceline.report.text import one_line
+
+SHOWN = 30  # nodes on a terminal
+
+
+def answer(plan: SelectionPlan) -> str:
+    """The sentence that leads."""
+    nodes, tested = len(plan.chosen), int(plan.chosen.any(axis=1).sum())
+    spent = float(plan.minutes.sum())
+    part = share(spent / plan.whole_minutes) if plan.whole_minutes else "0 %"
+    return (
+        f"{_time(spent)} on {tested} of {nodes} nodes, {part} of the time of all benchmarks, are expected to find "
+        f"{share(plan.share)} of the defects that all would find."
+    )
+
+
+def document(plan: SelectionPlan, suite: str) -> Document:
+    """The plan by node, what it does not test, and what it rests on."""
+    headers = ("Node", "Defective", "Benchmarks", "Time", "Why")
+    lines = [
+        (row["node"], share(row["probability"]), ", ".join(row["benchmarks"]) or "–", _time(row["minutes"]), row["why"])
+        for row in _rows(plan)
+    ]
+    more = (f"{len(lines) - SHOWN} more nodes are in --md, --html and --json.",) if len(lines) > SHOWN else ()
+    items = (
+        Table.of_lines(headers, lines[:SHOWN], 5, is_wide=True, medium=Medium.TERMINAL),
+        Lines(more, Tone.NOTE, Medium.TERMINAL),
+        Table.of_lines(headers, lines, 5, medium=Medium.FILES),
+    )
+    sections = (
+        Section("The plan", items),
+        Section("What is not tested", (Lines(tuple(untested(plan))),), Tone.WARNING),
+        Section("What it rests on", (Lines(tuple(basis(plan))),), Tone.BASIS),
+    )
+    return Document("Selection", (Block(answer(plan), f"benchmarks of {one_line(suite)}", sections),))
+
+
+def untested(plan: SelectionPlan) -> list[str]:
+    """Nodes and benchmarks that are left out, and what is expected to stay unseen."""
+    history = plan.model.history
+    nodes = [history.nodes[node] for node in np.flatnonzero(~plan.chosen.any(axis=1))]
+    left_out = ~plan.chosen.any(axis=0) & history.possible.any(axis=0)
+    benchmarks = [history.benchmarks[place] for place in np.flatnonzero(left_out)]
+    lines = [f"Nodes without any benchmark: {one_line(shortened(nodes, 8))}."] if nodes else []
+    lines += [f"Benchmarks that run on no node: {shortened(benchmarks, 8)}."] if benchmarks else []
+    missed = plan.whole - plan.found
+    lines.append(
+        f"{plan.expected:.2g} defective nodes are expected. All benchmarks would find {plan.whole:.2g} of them; this "
+        f"plan misses {missed:.2g} of these, {share(1 - plan.share)}."
+    )
+    return lines
+
+
+def basis(plan: SelectionPlan) -> list[str]:
+    """What was learned from, and how good the choice is for it."""
+    model, checks = plan.model, len(plan.model.history.checks.day)
+    lines = [f"Learned from {model.defects} defects in {checks} checks of {len(plan.chosen)} nodes."]
+    if not model.defects:
+        lines = [
+            f"No defect is in the store: the probabilities are a prior's, one defect of a node in {PRIOR_DAYS:g} days, "
+            "and every benchmark counts as equally likely to show one."
+        ]
+    reached = plan.found / plan.bound if plan.bound else 1.0
+    lines.append(
+        f"By what was learned, no plan of this length finds more than {plan.bound:.3g} defects, and this one finds "
+        f"{share(reached)} of that; the method never falls below {share(GUARANTEE)} of the best plan."
+    )
+    return lines
+
+
+def to_json(plan: SelectionPlan, suite: str) -> str:
+    """For programs."""
+    whole = {
+        "kind": "selection",
+        "suite": suite,
+        "answer": answer(plan),
+        "budget_minutes": plan.budget,
+        "minutes": float(plan.minutes.sum()),
+        "whole_minutes": plan.whole_minutes,
+        "defects_learned_from": plan.model.defects,
+        "expected_defective": plan.expected,
+        "expected_found": plan.found,
+        "expected_found_by_all": plan.whole,
+        "share": plan.share,
+        "bound": plan.bound,
+        "not_tested": untested(plan),
+        "nodes": _rows(plan),
+    }
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _rows(plan: SelectionPlan) -> list[dict[str, Any]]:
+    """Each node, the most likely defective first."""
+    model, minutes = plan.model, plan.minutes
+    return [
+        {
+            "node": one_line(model.history.nodes[node]),
+            "probability": float(model.probability[node]),
+            "benchmarks": [
+                name for name, is_in in zip(model.history.benchmarks, plan.chosen[node], strict=True) if is_in
+            ],
+            "minutes": float(minutes[node]),
+            "why": model.reason(int(node)),
+        }
+        for node in np.argsort(-model.probability, kind="stable")
+    ]
+
+
+def _time(minutes: float) -> str:
+    return show_duration(60 * minutes) if minutes else "–"
+
+
+def study_document(study: FleetStudy) -> Document:
+    """How policies of validation compare, and what the comparison assumes."""
+    settings = study.settings
+    lines = [
+        (
+            policy,
+            _estimate(study.between(policy), "{:,.0f} d"),
+            _estimate(study.longer(policy), "{:.2f}"),
+            *(f"{study.estimate(policy, name).value:,.0f}" for name in ("incidents", "found")),
+            _estimate(study.found(policy), "{:.2f}"),
+            f"{study.estimate(policy, 'hours').value:,.0f}",
+        )
+        for policy in study.outcomes
+    ]
+    headers = ("Policy", "Between incidents", "Times longer", "Incidents", "Found", "Of whole set", "Hours")
+    assumed = (
+        "This is arithmetic over drawn fleets, not a measurement. Defects begin at rates that differ from node to node "
+        f"(deviation of the logarithm {settings['spread']:g}), {settings['rate']:.2g} a day and node on average; which "
+        f"benchmarks show which kind is drawn. Jobs run into a defect {settings['lasts']:g} days after it began, on "
+        f"average, into {share(settings['sudden'])} of them at once.",
+        f"All policies begin after {settings['learning']} checks with the whole set. A node is repaired when a check "
+        "accuses it or a job has run into its defect; then the whole set is run on it, which counts. Subsets and the "
+        f"selector get {share(settings['budget'])} of the minutes of the whole set. Hours are those of machines.",
+    )
+    about = (
+        f"{settings['nodes']:,} nodes, {settings['checks']} checks {settings['every']} days apart, "
+        f"{len(settings['seeds'])} seeds; took {study.seconds:.1f} s"
+    )
+    sections = (
+        Section("Policies", (Table.of_lines(headers, lines, 1),)),
+        Section("What to know before believing it", (Lines(assumed),), Tone.BASIS),
+    )
+    return Document("Fleet", (Block(study_answer(study), about, sections),))
+
+
+def study_answer(study: FleetStudy) -> str:
+    """The sentence that leads."""
+    longer, found = study.longer(SELECTOR), study.found(SELECTOR)
+    if longer is None or found is None:
+        fewest = min(study.outcomes, key=lambda policy: study.estimate(policy, "incidents").value)
+        return f"Incidents are fewest under the policy '{fewest}'."
+    return (
+        f"With the selector a node runs {longer.value:.2f} times longer between incidents than without checks, and "
+        f"{share(found.value)} as many defects are found as with the whole set."
+    )
+
+
+def study_json(study: FleetStudy) -> str:
+    """For programs."""
+    policies = []
+    for policy in study.outcomes:
+        figures = {name: study.estimate(policy, name) for name in ("incidents", "found", "hours", "share")}
+        ratios = {"days_between": study.between, "times_longer": study.longer, "found_of_whole_set": study.found}
+        figures |= {name: ratio for name, of in ratios.items() if (ratio := of(policy)) is not None}
+        policies.append({"policy": policy} | {name: fields(one) for name, one in figures.items()})
+    whole = {"kind": "fleet simulation", "settings": study.settings, "seconds": study.seconds, "policies": policies}
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _estimate(one: Estimate | None, form: str) -> str:
+    if one is None:
+        return "–"
+    return with_interval(form.format(one.value), show_interval(one.value, one.interval, form.format))

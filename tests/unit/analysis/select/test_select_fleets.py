@@ -1,0 +1,30 @@
+"""A slice of `python -m bench selector`: the same fleets and policies, fewer of them."""
+
+from __future__ import annotations
+
+import pytest
+from bench.fleets import FLEETS
+from bench.selector import run_fleet
+
+from paceline.analysis.select.simulation import FIXED, NONE, RANDOM, SELECTOR, WHOLE, FleetPlan
+
+PLAN = FleetPlan(learning=16, checks=6)
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_the_selector_finds_more_than_subsets_in_the_same_minutes(name: str) -> None:
+    study = run_fleet(name, 2, PLAN, nodes=120)
+    found = {policy: study.estimate(policy, "share").value for policy in study.outcomes}
+    spent = {policy: study.estimate(policy, "spent").value for policy in study.outcomes}
+    assert found[WHOLE] == 1.0 and found[NONE] == 0.0
+    assert found[SELECTOR] > found[FIXED] > found[RANDOM]
+    assert found[SELECTOR] > 0.5
+    assert spent[SELECTOR] <= PLAN.budget + 1e-9
+    assert spent[WHOLE] >= 1.0
+
+
+def test_the_same_seed_gives_the_same_fleet() -> None:
+    one, again = (run_fleet("racks", 1, FleetPlan(learning=2, checks=2), nodes=40).outcomes for _ in range(2))
+    for policy in (WHOLE, RANDOM, SELECTOR):
+        first, second = one[policy][0], again[policy][0]
+        assert (first.incidents, first.found, first.minutes) == (second.incidents, second.found, second.minutes)

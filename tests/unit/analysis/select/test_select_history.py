@@ -1,0 +1,81 @@
+"""Runs of a suite as checks of nodes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.analysis.diagnose.rules import default_rules
+from paceline.analysis.select.history import history_of, judge_round, rounds_of
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
+from paceline.core.run import RunRecords
+from support.records import STARTED, case, record, run_of
+
+RATE = Metric(name="compute_rate", unit="FLOP/s", better=Better.HIGHER)
+FAILED: dict[str, Any] = {"outcome": Outcome.FAILED, "cause": Cause(kind=CauseKind.ERROR, message="wrong result")}
+
+
+def measured(place: int, benchmark: str, value: float = 1e12, **more: Any) -> Record:
+    return record(case(place, benchmark, "fp32"), [Measurement.of_value(RATE, value)], **more)
+
+
+def run(host: str, day: float, *records: Record, name: str = "node-check", **more: Any) -> RunRecords:
+    begun = STARTED + timedelta(days=day)
+    ended = begun + timedelta(minutes=5)
+    made = run_of(list(records), name=name, environment={"host": host}, started_at=begun, ended_at=ended, **more)
+    made.run.id = f"{name}-{host}-{day}"
+    return made
+
+
+def test_a_round_has_each_node_once_within_a_day() -> None:
+    runs = [run(host, day, measured(0, "gemm")).run for day in (0.0, 0.1, 9.0) for host in ("a", "b")]
+    runs += [run("a", 9.2, measured(0, "gemm"), name="node-check select 1").run, run("a", 9, name="mine").run]
+    rounds = [[member.id for member in members] for members in rounds_of(runs, "node-check")]
+    assert [len(members) for members in rounds] == [2, 2, 2, 1]
+    assert rounds[-1] == ["node-check select 1-a-9.2"]
+
+
+def test_nodes_are_judged_by_each_other_and_by_what_failed() -> None:
+    usual = [1.0, 1.001, 0.999, 1.002, 0.8, 1.0]
+    runs = [
+        run(f"n{place}", 0.0, measured(0, "gemm", 1e12 * value), measured(1, "copy"), measured(2, "disk", **bad))
+        for place, value in enumerate(usual)
+        for bad in [FAILED if place == 1 else dict[str, Any]()]
+    ]
+    checks = {check.node: check for check in judge_round(runs, default_rules(), None)}
+    assert {node: set(check.found) for node, check in checks.items() if check.found} == {"n4": {"gemm"}, "n1": {"disk"}}
+    assert checks["n0"].seconds == {name: pytest.approx(21.4) for name in ("gemm", "copy", "disk")}
+
+
+def test_few_nodes_are_not_judged_by_each_other_but_failures_count() -> None:
+    runs = [
+        run("a", 0.0, measured(0, "gemm", 1e12)),
+        run("b", 0.0, measured(0, "gemm", 1e9), measured(1, "copy", **FAILED)),
+    ]
+    found = {check.node: check.found for check in judge_round(runs, default_rules(), None)}
+    assert found == {"a": frozenset(), "b": {"copy"}}
+
+
+def test_a_history_has_minutes_what_is_possible_and_events() -> None:
+    warning = RecordWarning(kind="throttled", message="hot", remedy="cool it")
+    cannot: dict[str, Any] = {
+        "outcome": Outcome.UNSUPPORTED,
+        "cause": Cause(kind=CauseKind.UNSUPPORTED, message="no NIC"),
+    }
+    first = run("a", 0.0, measured(0, "gemm", warnings=[warning]), measured(1, "rdma", **cannot))
+    runs = [first, run("b", 1.0, measured(0, "gemm"), measured(1, "gemm"))]
+    checks = [check for one in runs for check in judge_round([one], default_rules(), None)]
+    now = STARTED + timedelta(days=10)
+    lost = [("b", STARTED + timedelta(days=4)), ("unknown", STARTED)]
+    history = history_of(checks, lost, {"gemm": 9.0, "rdma": 2.0}, now)
+    assert (history.nodes, history.benchmarks) == (("a", "b"), ("gemm", "rdma"))
+    assert history.minutes == pytest.approx([1.5 * 21.4 / 60, 2.0])  # the median of one and two cases, and the guess
+    assert history.possible.tolist() == [[True, False], [True, True]]
+    assert history.now == pytest.approx(10.0)
+    assert history.checks.incident.tolist() == [False, False, True]
+    assert (history.event_node.tolist(), bool(history.event_day[0] > 0)) == ([0], True)
+    assert np.all(history.first_seen == [0.0, 1.0])

@@ -1,0 +1,167 @@
+"""`paceline select` and `paceline simulate fleet` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from paceline.api.cases import find_suite
+from paceline.cli.main import paceline
+from paceline.core.errors import InputError
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Measurement, Record
+from paceline.store import open_store
+from support.records import case, record, run_of
+
+RATE = Metric(name="rate", unit="B/s", better=Better.HIGHER)
+SECONDS = {"gemm": 120.0, "copy": 60.0, "disk": 600.0}
+SUITE = "name: mine\ncases:\n- {benchmark: gemm, precision: fp32}\n- {benchmark: copy}\n- {benchmark: disk}\n"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(paceline, list(words))
+
+
+def node_records(slow: str) -> list[Record]:
+    return [
+        record(
+            case(place, name, "usual", category="memory"),
+            [Measurement.of_value(RATE, 1e9 * (0.7 if name == slow else 1.0 + 0.0001 * place))],
+            seconds=seconds,
+        )
+        for place, (name, seconds) in enumerate(SECONDS.items())
+    ]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SUITE)
+    return str(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """Six nodes in five weekly rounds; the copies of gpu-3 are slow in two of them."""
+    location = str(tmp_path / "paceline.db")
+    begun = datetime.now(UTC) - timedelta(days=36)
+    with open_store(location) as opened:
+        for week in range(5):
+            for node in range(6):
+                records = node_records("copy" if node == 3 and week in (1, 3) else "")
+                at = begun + timedelta(days=7 * week, minutes=node)
+                tags = ["left" if node < 4 else "right"]
+                made = run_of(records, name="mine", environment={"host": f"gpu-{node}"}, started_at=at, tags=tags)
+                made.run.id, made.run.ended_at = f"run-{week}-{node}", at + timedelta(minutes=13)
+                opened.begin(made.run)
+                for one in records:
+                    one.run_id = made.run.id
+                    opened.add(one)
+                opened.finish(made.run.id)
+    return location
+
+
+def test_the_node_with_defects_comes_first_with_what_showed_them(store: str, suite: str) -> None:
+    result = run("select", "--budget", "2m", "--suite", suite, "--store", store, "--json")
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.output)
+    assert plan["defects_learned_from"] == 2
+    assert plan["nodes"][0]["node"] == "gpu-3" and "copy" in plan["nodes"][0]["benchmarks"]
+    assert plan["minutes"] <= plan["budget_minutes"] == pytest.approx(12.0)
+    assert plan["whole_minutes"] == pytest.approx(6 * 13.0)
+    assert 0 < plan["share"] < 1 and plan["expected_found"] <= plan["bound"]
+
+
+def test_the_answer_says_what_is_not_tested(store: str, suite: str) -> None:
+    output = run("select", "--budget", "1m", "--suite", suite, "--store", store).output
+    assert "of 6 nodes" in output.splitlines()[0]
+    assert "Benchmarks that run on no node: gemm, disk." in output
+    assert "Learned from 2 defects in 30 checks" in output
+
+
+def test_nodes_are_chosen_by_pattern_and_by_tag(store: str, suite: str) -> None:
+    words = ("select", "--budget", "20m", "--suite", suite, "--store", store, "--json")
+    some = json.loads(run(*words, "gpu-[01]").output)
+    assert {row["node"] for row in some["nodes"]} == {"gpu-0", "gpu-1"}
+    right = json.loads(run(*words, "--group", "right").output)
+    assert {row["node"] for row in right["nodes"]} == {"gpu-4", "gpu-5"}
+    assert right["share"] == pytest.approx(1.0)
+
+
+def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Path) -> None:
+    target = tmp_path / "plan.yaml"
+    result = run("select", "--budget", "2m", "--suite", suite, "--store", store, "-o", str(target))
+    assert result.exit_code == 0, result.output
+    commands = [line.split() for line in result.output.splitlines()]
+    hosts = [host for words in commands for host in Path(words[5]).read_text().split()]
+    assert len(hosts) == len(set(hosts)) and "gpu-3" in hosts
+    for number, words in enumerate(commands, start=1):
+        assert words[:2] == ["paceline", "run"] and words[3:5] == ["--each", "--hosts"]
+        written = find_suite(words[2])
+        assert written.name == f"mine select {number}"
+        assert [entry for entry in yaml.safe_load(SUITE)["cases"] if entry in written.cases] == written.cases
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--budget", "soon"), "not-a-duration"),
+        (("--budget", "5m", "--group", "lift"), "unknown-tag"),
+        (("--budget", "5m", "gpu-9"), "unknown-node"),
+    ],
+)
+def test_bad_input_is_refused(store: str, suite: str, words: tuple[str, ...], code: str) -> None:
+    result = run("select", "--suite", suite, "--store", store, *words)
+    assert isinstance(result.exception, InputError) and result.exception.code == code
+
+
+def test_a_suite_that_never_ran_is_refused_with_what_to_run(store: str) -> None:
+    result = run("select", "--budget", "5m", "--suite", "quick", "--store", store)
+    assert isinstance(result.exception, InputError) and result.exception.code == "nothing-to-learn-from"
+    assert "paceline run quick --each" in str(result.exception)
+
+
+FLEET = (
+    "simulate",
+    "fleet",
+    "--nodes",
+    "60",
+    "--defects-after",
+    "30d",
+    "--checks",
+    "4",
+    "--learning",
+    "6",
+    "--seeds",
+    "2",
+)
+
+
+def test_policies_stand_side_by_side() -> None:
+    result = run(*FLEET)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("With the selector a node runs ")
+    for policy in ("none", "whole set", "fixed subset", "random subset", "selector"):
+        assert policy in result.output
+
+
+def test_a_fleet_for_programs() -> None:
+    document = json.loads(run(*FLEET, "--policy", "none,whole set", "--json").output)
+    none, whole = document["policies"]
+    assert (none["hours"]["value"], none["times_longer"]["value"]) == (0.0, 1.0)
+    assert whole["share"]["value"] == 1.0 and whole["incidents"]["value"] < none["incidents"]["value"]
+    assert document["settings"]["nodes"] == 60 and document["settings"]["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--policy", "all"), "unknown-policy"), (("--defects-after", "1h"), "out-of-range")],
+)
+def test_bad_fleets_are_refused(words: tuple[str, ...], code: str) -> None:
+    result = run("simulate", "fleet", *words)
+    assert isinstance(result.exception, InputError) and result.exception.code == code
