@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 
 from paceline.core.benchmark import Benchmark
 from paceline.core.case import RENAMED
-from paceline.core.parameters import Parameters
+from paceline.core.parameters import EachPart, Parameters
 from paceline.core.quantity import PATTERNS, read_latency
 from paceline.core.record import Record
 from paceline.core.run import Run
@@ -87,8 +87,6 @@ def _case_schema(name: str, benchmark: type[Benchmark[Any]], definitions: Schema
 def _matrix_schema(model: type[BaseModel], prefix: str, definitions: Schema) -> Schema:
     """The fields of a model, each of which may also be a list of values, which stands for several cases."""
     made = model.model_json_schema(ref_template=f"#/$defs/{prefix}.{{model}}", schema_generator=TypedSchema)
-    if "properties" not in made:  # a word may stand for it
-        made |= made.pop("anyOf")[0]
     inner = {f"{prefix}.{name}": one for name, one in made.pop("$defs", {}).items()}
     definitions |= inner
     for name, field in model.model_fields.items():
@@ -100,6 +98,8 @@ def _matrix_schema(model: type[BaseModel], prefix: str, definitions: Schema) -> 
         one = made["properties"][name]
         shown = {key: one[key] for key in _SHOWN if key in one and key != "title"}
         value = {key: content for key, content in one.items() if key not in _SHOWN}
+        if any(isinstance(mark, EachPart) for mark in field.metadata):
+            value = {"anyOf": [value, {"const": "each"}]}
         made["properties"][name] = {**shown, "anyOf": [value, {"type": "array", "minItems": 1, "items": value}]}
     return made
 
@@ -141,6 +141,8 @@ class TypedSchema(GenerateJsonSchema):
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
+        if "properties" in inner:  # a whole model
+            return inner
         reader: Callable[..., Any] = schema["function"]["function"]
         if reader in PATTERNS:
             text = {"type": "string", "pattern": PATTERNS[reader]}

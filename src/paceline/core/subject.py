@@ -175,6 +175,7 @@ class ServedLoad(_Part):
     devices: int | None = None  # that the server computes with, where that is known
     sweep: str = ""  # in what its loads differ, where there are several: users or rate
     loads: tuple[SweptLoad, ...] = ()
+    headline_at: str = ""  # of the loads of a sweep, that of the figures as a whole: 8 users
     series: tuple[LoadSeries, ...] = ()
 
 

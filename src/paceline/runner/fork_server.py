@@ -38,6 +38,7 @@ def main() -> None:
             Path(entry).write_text(str(os.getpid()))
     become_subreaper()
     others = set(children_of(os.getpid())) if has_children() else set()
+    strangers = frozenset(others)  # all others but the watching process
     # The terminal's interrupt is the runner's to handle; it says what to kill.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
@@ -67,7 +68,7 @@ def main() -> None:
     finally:
         kill_groups(children)
         _await_ends(children)  # only then are their orphans handed over
-        end_adopted({*others, *children}, grace=0.0)
+        end_adopted({*strangers, *children}, grace=0.0)
         for folder in set(children.values()):  # the runner would have removed it after the case
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -66,10 +66,11 @@ def test_the_default_rules_are_outliers_and_failures() -> None:
 
 
 def test_the_rules_of_the_guide_are_read() -> None:
-    (block,) = docs_markdown.blocks(docs_markdown.ROOT / "docs" / "guide" / "diagnosing.md", "yml")
-    assert [rule.check for rule in rules_from_text(block.text, "fleet.yaml").rules] == [
+    fleet, seen = docs_markdown.blocks(docs_markdown.ROOT / "docs" / "guide" / "diagnosing.md", "yml")
+    assert [rule.check for rule in rules_from_text(fleet.text, "fleet.yaml").rules] == [
         "outlier", "variance", "variance", "value", "variance", "multi", "failure",
     ]  # fmt: skip
+    assert {rule.check for rule in rules_from_text(seen.text, "seen.yaml").rules} == {"value"}
 
 
 @pytest.mark.parametrize(

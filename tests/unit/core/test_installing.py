@@ -34,6 +34,12 @@ def test_a_step_that_fails_shows_the_end_of_its_output(tmp_path: Path) -> None:
     assert f"good {tmp_path} 7\n" in log.read_text()
 
 
+def _hear_signals() -> None:
+    """What starts the tests may ignore them, as shells and nohup do for what runs in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("number", "catches"),
     [
@@ -51,8 +57,7 @@ def test_what_a_step_started_ends_with_the_process_that_installs(tmp_path: Path,
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        # What starts the tests may ignore the terminal's interrupt, as shells do for what runs in the background.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_hear_signals,
     ) as installing:
         deadline = time.monotonic() + PATIENCE_SECONDS
         paths = [tmp_path / f"pid{place}" for place in (1, 2, 3)]

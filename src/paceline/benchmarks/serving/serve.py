@@ -204,6 +204,7 @@ def _served_load(record: Record, parameters: ServeParameters) -> ServedLoad:
         devices=parameters.devices or (None if parameters.is_remote or case.target == "cpu" else 1),
         sweep=(load.over or "users") if load is not None and load.arrival == "sweep" else "",
         loads=record.facts.get("loads", ()),
+        headline_at=record.facts.get("headline_at", ""),
         series=record.facts.get("series", ()),
     )
 

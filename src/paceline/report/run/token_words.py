@@ -20,7 +20,7 @@ def sentence(record: Record) -> str:
     if not row.ok or total is None or record.load is None:
         return ""
     load = token_loads.load_of(row)
-    at = record.facts.get("headline_at", "") if record.load.sweep else load.name if load is not None else ""
+    at = record.load.headline_at if record.load.sweep else load.name if load is not None else ""
     parts = [f"{show_figure(total)}{f' at {at}' if at else ''}"]
     parts += [show_figure(figure)] if (figure := row.figure(PER_USER)) is not None else []
     for kind, words in ((FIRST, "TTFT"), (BETWEEN, "ITL")):
