@@ -51,7 +51,7 @@ def new_fleet_id() -> str:
 class Plan(BaseModel):
     """What is to be measured where, and the run of each host that has one; kept in a file, for `--resume`."""
 
-    id: str = Field(default_factory=lambda: new_fleet_id())
+    id: str = Field(default_factory=new_fleet_id)
     suite: Suite
     overrides: dict[str, Any] = {}
     filters: list[str] = []

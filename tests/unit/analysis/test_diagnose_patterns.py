@@ -18,7 +18,7 @@ PATTERNS = [
     "^a{2}$", "^a{0}$", "^a{1,}$", "^a{0,1}b$", "^a{1,2}$", "^a{2}?$", "^(a|b){2}$", "^(ab?){1,2}$",
     ".", "^.{2}$", "a.b", r"^\d$", r"^\D$", r"^\w+$", r"^\W$", r"\Aa", r"\Ab0|a$", r"a\-", r"a\.", "^[ab]$", "^[^ab]$",
     "^[a-b]+$", "^[^a-b]$", "^[0-9]$", "^[a-]$", "^[-a]$", "^[]a]$", "^[^]a]$", r"^[\da]+$", r"^[^\da]$", "^[b^]$",
-    r"\bb",
+    r"\bb", "[:b]",
 ]  # fmt: skip
 
 
@@ -47,6 +47,7 @@ def test_a_pattern_finds_all_that_pythons_finds_and_no_more(source: str) -> None
         (r"\pL", "invalid-pattern"),
         ("a{,2}", "ambiguous-pattern"),
         ("[[:alpha:]]", "ambiguous-pattern"),
+        ("[a[:b]", "ambiguous-pattern"),
     ],
 )
 def test_what_is_no_pattern_or_means_several_things_is_refused(source: str, code: str) -> None:

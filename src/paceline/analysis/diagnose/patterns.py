@@ -16,7 +16,7 @@ from paceline.core.errors import InputError
 
 LONGEST = 500
 MOST_MEMORY = 2**20  # bytes of an automaton
-_READ_DIFFERENTLY = re.compile(r"\[\[?:|\{,")  # [:alpha:] and {,4} mean something in one of them alone
+_READ_DIFFERENTLY = re.compile(r"\[[^]]*\[:|\{,\d*\}")  # [[:alpha:]] and {,4} mean something in one of them alone
 
 
 @dataclass(frozen=True)
