@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from paceline.store import schema
+from paceline.store import open_reader, schema
 from paceline.store.queue import AuditRow, Conflict, EventRow, FollowerRow, JobDocument, LogRow, TokenRow
 from paceline.store.store import Store
 from support.store_samples import a_record, a_run
@@ -193,3 +193,22 @@ def test_without_a_limit_a_list_has_so_many(store: Store) -> None:
     assert [row.subject for row in store.queue.audited()] == [str(number) for number in range(100, 0, -1)]
     assert [job["id"] for job in store.queue.jobs()] == list(range(100, 0, -1))
     assert len(store.queue.jobs(limit=None)) == 102
+
+
+def test_runs_whose_follower_was_lost_are_found_with_the_time(url: str, store: Store) -> None:
+    lost_at = AT + timedelta(hours=1)
+    for name, run_id, kind in (("job-1", "run-1", "lost"), ("job-2", "run-2", "ended")):
+        submit(store, a_job(name))
+        for version, event in enumerate((EventRow(AT, "placed", {"run_id": run_id}), EventRow(lost_at, kind, {})), 1):
+            with store.queue.writing("change a job") as writing:
+                writing.save(a_job(name, "placed") | {"version": version}, event)
+    with open_reader(url) as reader:
+        assert reader.lost_runs() == [("run-1", lost_at)]
+
+
+def test_the_latest_runs_are_listed_from_the_oldest_on_without_cases(url: str, store: Store) -> None:
+    for day, name in enumerate(("run-a", "run-b", "run-c")):
+        store.begin(a_run(name, started_at=AT + timedelta(days=day)))
+    with open_reader(url) as reader:
+        found = reader.run_list(2)
+    assert [(run.id, run.cases) for run in found] == [("run-b", []), ("run-c", [])]
