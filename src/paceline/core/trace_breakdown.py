@@ -89,6 +89,7 @@ class TimeSpent(_Part):
     groups: dict[str, float]  # share of the step during which each group ran, the largest first
     kernels: list[KernelTime]  # those that took longest
     kernel_names: int  # how many different ones there were
+    launches: float = 0.0  # of all kernels in a step, or calls of operators
 
 
 def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bool) -> TimeSpent | None:
@@ -143,6 +144,7 @@ def time_spent(events: Sequence[TraceEvent], *, on_device: bool, steps_queue: bo
         groups=dict(sorted(groups.items(), key=lambda group: (-group[1], group[0]))),
         kernels=kernels[:TOP],
         kernel_names=len(kernels),
+        launches=calls.total() / steps,
     )
 
 

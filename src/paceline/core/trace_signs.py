@@ -5,7 +5,6 @@ Times are those of the kernels that an operator launched, or, without a device, 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,30 +16,19 @@ from pydantic import BaseModel, ConfigDict
 
 from paceline.core.trace_breakdown import KINDS, group_of
 from paceline.core.trace_events import Span, TraceEvent, lanes, length, overlap, own_time, union
+from paceline.core.trace_work import PRODUCTS, Inputs, Sizes
 
 SignKind = Literal[
     "synchronisation", "host-copy", "layout", "cast", "math-attention", "data-wait", "recompilation"
 ]  # fmt: skip
-Sizes = tuple[int, ...]
 TOP = 40  # operations that are kept
-_FORMATS = {
-    "float": ("fp32", 4), "double": ("fp64", 8), "c10::BFloat16": ("bf16", 2), "c10::Half": ("fp16", 2),
-    "c10::Float8_e4m3fn": ("fp8", 1), "c10::Float8_e5m2": ("fp8", 1), "signed char": ("int8", 1),
-    "unsigned char": ("uint8", 1), "int": ("int32", 4), "long int": ("int64", 8), "bool": ("bool", 1),
-}  # fmt: skip
 FLOATS = ("fp64", "fp32", "bf16", "fp16", "fp8")
-# Where the operands of a product stand among its inputs.
-_PRODUCTS = {
-    "aten::mm": 0, "aten::bmm": 0, "aten::_scaled_mm": 0, "aten::_int_mm": 0, "aten::addmm": 1, "aten::baddbmm": 1,
-}  # fmt: skip
 _FUSIBLE = ("elementwise work", "reductions", "normalisation", "copies")
 _FRAME = re.compile(r"^(?P<file>[^<(][^(]*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 # Files that are named by a hash of 51 characters hold compiled code.
 _NOT_THE_USERS = re.compile(
     r"(^|/)(torch/|paceline/(?!models)|contextlib\.py|threading\.py|runpy\.py|c[a-z2-7]{50,}\.py$)"
 )
-# Fused attention of [batch, length, heads, size], where others take [batch, heads, length, size].
-_LENGTH_FIRST = ("aten::_flash_attention_", "aten::_efficient_attention_")
 _LOADING = "torch/utils/data/"
 _WAITING = re.compile(
     r"^enumerate\(DataLoader\)|^<built-in (function sleep|method (acquire|poll|recv|read|readinto|select)\b)"
@@ -70,7 +58,7 @@ class Operation(_Part):
     @property
     def is_product(self) -> bool:
         """Whether it multiplies matrices, with sizes that are known."""
-        return self.name in _PRODUCTS and self.flops is not None
+        return self.name in PRODUCTS and self.flops is not None
 
 
 class Sign(_Part):
@@ -94,8 +82,7 @@ class StepDetails(_Part):
 
 
 @dataclass(frozen=True)
-class _Op:
-    event: TraceEvent
+class _Op(Inputs):
     seconds: float
     where: str
     is_loading: bool
@@ -103,52 +90,8 @@ class _Op:
     kernels: tuple[TraceEvent, ...]  # that it launched
 
     @property
-    def sizes(self) -> list[Sizes]:
-        given = self.event.arguments.get("Input Dims", ())
-        return [tuple(one) for one in given if one and all(isinstance(size, int) for size in one)]
-
-    @property
-    def formats(self) -> list[str]:
-        return [_FORMATS[one][0] for one in self.event.arguments.get("Input type", ()) if one in _FORMATS]
-
-    @property
-    def strides(self) -> list[Sizes]:
-        given = self.event.arguments.get("Input Strides", ())
-        return [tuple(one) for one in given if one and all(isinstance(size, int) for size in one)]
-
-    @property
     def group(self) -> str:
         return group_of(self.event.name, on_device=False)
-
-    @property
-    def product(self) -> tuple[int, int, int, int] | None:
-        """How many products, of how many rows and columns, over which inner size."""
-        first, sizes = _PRODUCTS.get(self.event.name), self.sizes
-        if first is None or len(sizes) < first + 2 or len(sizes[first]) < 2 or len(sizes[first + 1]) < 2:
-            return None
-        (*_, rows, inner), (*_, columns) = sizes[first], sizes[first + 1]
-        return math.prod(sizes[first][:-2]), rows, columns, inner
-
-    @property
-    def attention_flops(self) -> float | None:
-        """Of fused attention: two products forward and five backward, of half the pairs where it is causal."""
-        name, large = self.event.name, [one for one in self.sizes if len(one) == 4]
-        is_backward = name.endswith("_backward")
-        if self.group != "attention" or len(large) < 3 + is_backward:
-            return None
-        query, key, value = large[is_backward : 3 + is_backward]  # behind the gradient of the result
-        given = [str(one) for one in self.event.arguments.get("Concrete Inputs", ())]
-        behind = given[given.index("0.") :] if "0." in given else []  # the part that is dropped, then whether causal
-        is_causal = next((one == "True" for one in behind if one in ("True", "False")), False)
-        products = 2.5 if is_backward else 1.0
-        length = key[1 if name.startswith(_LENGTH_FIRST) else 2]
-        pairs = math.prod(query[:-1]) * length * (0.5 if is_causal else 1.0)
-        return 2.0 * products * pairs * (query[-1] + value[-1])
-
-    def bytes_of(self, place: int) -> float:
-        given = self.event.arguments.get("Input type", ())
-        width = _FORMATS.get(given[place], ("", 4))[1] if place < len(given) else 4
-        return float(math.prod(self.sizes[place]) * width)
 
 
 def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetails:
@@ -360,19 +303,10 @@ def _operations(work: Sequence[_Op], steps: int) -> list[Operation]:
     alike: dict[tuple[Any, ...], list[_Op]] = defaultdict(list)
     for op in work:
         sizes = (one,) if (one := op.product) else tuple(op.sizes)
-        alike[op.event.name, sizes, (op.formats or [""])[-1 if op.product else 0], op.where].append(op)
+        alike[op.event.name, sizes, op.format, op.where].append(op)
     found = []
     for (name, sizes, kind, where), ops in alike.items():
         first, calls = ops[0], len(ops) / steps
-        flops = moved = None
-        width = next((width for one, width in _FORMATS.values() if one == kind), 4)
-        if first.product:
-            count, rows, columns, inner = first.product
-            flops = 2.0 * calls * math.prod(first.product)
-            moved = calls * count * width * (rows * inner + inner * columns + rows * columns)
-        elif first.sizes:
-            flops = None if (each := first.attention_flops) is None else calls * each
-            moved = calls * width * float(sum(map(math.prod, first.sizes)) + max(map(math.prod, first.sizes)))
         found.append(
             Operation(
                 name=name,
@@ -382,8 +316,8 @@ def _operations(work: Sequence[_Op], steps: int) -> list[Operation]:
                 where=where,
                 calls=calls,
                 seconds=sum(op.seconds for op in ops) / steps,
-                flops=flops,
-                bytes=moved,
+                flops=None if (flops := first.flops) is None else calls * flops,
+                bytes=None if (moved := first.bytes) is None else calls * moved,
             )
         )
     return sorted(found, key=lambda one: -one.seconds)[:TOP]

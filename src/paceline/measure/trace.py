@@ -16,7 +16,8 @@ from typing import Any
 
 from paceline.core.errors import PacelineError
 from paceline.core.files import write_atomic
-from paceline.core.trace_events import STEP_MARK
+from paceline.core.trace_breakdown import time_spent
+from paceline.core.trace_events import STEP_MARK, read_events
 from paceline.devices import Device
 from paceline.measure.loop import quiet_collector
 
@@ -85,6 +86,32 @@ def take(
         profiler.export_chrome_trace(str(file))
         trace: Chrome = json.loads(file.read_bytes())
     return trace
+
+
+SMALL_KERNELS = 200  # in a graph that is replayed to see what tracing adds
+REPLAYS = 20
+
+
+def launch_cost(device: Device) -> float:
+    """Seconds that tracing adds before each kernel of a graph: small ones, replayed with and without a profiler."""
+    import torch
+
+    number = torch.zeros(1, device=device.torch())
+
+    def several() -> None:
+        for _ in range(SMALL_KERNELS):
+            number.add_(1)
+
+    replay = device.capture(several)
+
+    def replays() -> None:
+        for _ in range(REPLAYS):
+            replay()
+
+    replay()
+    plain = device.seconds_of(replays) / REPLAYS
+    spent = time_spent(read_events(take(replay, device, steps=STEPS, in_flight=2)), on_device=True, steps_queue=True)
+    return max(0.0, spent.step_seconds - plain) / SMALL_KERNELS if spent is not None else 0.0
 
 
 def keep(trace: Chrome, path: Path) -> int:

@@ -86,6 +86,14 @@ def test_a_traced_step_that_is_longer_leaves_less_than_nothing_unexplained() -> 
     assert "longer than the measured" in rest.why
 
 
+def test_gaps_that_tracing_makes_in_a_graph_are_no_gaps_of_the_step() -> None:
+    case = on_gpu(spent=spent().model_copy(update={"launches": 1000.0}), step=0.085, launch_cost=15e-6)
+    parts = {part.name: part for part in budget(case)}
+    assert parts["launch and host gaps"].seconds == pytest.approx(0.02 - 1000 * 15e-6)
+    assert "15 ms of tracing, 15 us before each kernel" in parts["launch and host gaps"].why.replace("µs", "us")
+    assert parts["unexplained"].seconds == pytest.approx(0.0)
+
+
 def test_a_lower_clock_is_a_part_of_its_own_under_a_datasheet_alone() -> None:
     parts = seconds(on_gpu(ceilings=ceilings(measured=False)), clock=0.8)
     assert parts["power: the clock below its maximum"] == pytest.approx(0.01)
@@ -130,6 +138,32 @@ def test_fused_attention_is_held_against_its_products(name: str, sizes: Any, con
     details = step_details(gpu_events(*launched(1, f"aten::{name}", "fmha", 1_100, 100, **kinds)), on_device=True)
     (found,) = details.operations
     assert found.flops == pytest.approx(flops * 2 * 2 * 8 * 64 * 64 * 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "concrete", "flops", "numbers"),
+    [
+        ("cudnn_convolution", [[4, 8, 15, 15], [16, 8, 3, 3]], ["", "", "[1, 1]", "[2, 2]"], 1, 1),
+        ("convolution", [[4, 8, 15, 15], [16, 8, 3, 3], [16]], ["", "", "", "[2, 2]", "[1, 1]"], 1, 1),
+        ("convolution_backward", [[4, 16, 8, 8], [4, 8, 15, 15], [16, 8, 3, 3]], [], 2, 2),
+    ],
+)
+def test_a_convolution_is_held_against_its_formula(
+    name: str, sizes: Any, concrete: Any, flops: float, numbers: float
+) -> None:
+    kinds = {"Input_Dims": sizes, "Input_type": ["c10::Half"] * len(sizes), "Concrete_Inputs": concrete}
+    details = step_details(gpu_events(*launched(1, f"aten::{name}", "fprop", 1_100, 100, **kinds)), on_device=True)
+    (found,) = details.operations
+    assert found.flops == pytest.approx(flops * 2 * 4 * 16 * 8 * 8 * 8 * 9)
+    assert found.bytes == pytest.approx(numbers * 2 * (4 * 8 * 15 * 15 + 16 * 8 * 9 + 4 * 16 * 8 * 8))
+
+
+def test_a_compiled_kernel_moves_all_its_inputs_once() -> None:
+    kinds = {"Input_Dims": [[64, 32], [32], [64, 32], []], "Input_type": ["c10::Half", "float", "c10::Half", "Scalar"]}
+    name = "triton_poi_fused_add_convolution_relu_8"
+    details = step_details(gpu_events(*launched(1, name, name, 1_100, 100, **kinds)), on_device=True)
+    (found,) = details.operations
+    assert (found.group, found.bytes) == ("elementwise work", 2 * 64 * 32 + 4 * 32 + 2 * 64 * 32)
 
 
 def test_compiled_code_is_not_the_place_of_an_operation() -> None:

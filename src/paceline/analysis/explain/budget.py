@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paceline.analysis.roofline import KnownCeilings, Roof, RoofKey, device_of, known_roofs
 from paceline.core.errors import InputError
+from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, StepTrace, Work, number_format
@@ -73,10 +74,20 @@ class Traced:
         return self.spent.shares.get(kind, 0.0) * self.spent.step_seconds
 
     @property
+    def gaps(self) -> float:
+        """Seconds without work, less what tracing itself adds before each kernel of a graph."""
+        return max(0.0, self.of(IDLE) - self.traced_gaps)
+
+    @property
+    def traced_gaps(self) -> float:
+        """Seconds of a traced step that tracing adds between kernels, where that was measured."""
+        return min(self.of(IDLE), self.spent.launches * (self.trace.launch_cost or 0.0))
+
+    @property
     def idle(self) -> float:
         """Seconds without work that a measured step can have had: tracing makes a step longer by more of them."""
         busy = self.spent.step_seconds - self.of(IDLE)
-        return min(self.of(IDLE), max(0.0, self.step - busy))
+        return min(self.gaps, max(0.0, self.step - busy))
 
     def best(self, one: Operation) -> tuple[str, float] | None:
         """What bounds an operation, and its seconds at that ceiling; None where its work or a ceiling is not known."""
@@ -117,7 +128,7 @@ def budget(case: Traced, clock: float | None = None) -> list[BudgetPart]:
         *_split("memory", case.of("memory"), *_best_memory(case, work)),
         BudgetPart("exposed communication", case.of("communication"), "data travels and nothing hides it"),
         BudgetPart("other work", case.of("other"), "compiled code, dispatch, kernels that no pattern knows"),
-        BudgetPart("launch and host gaps", case.of(IDLE), "measured in the trace: nothing runs"),
+        BudgetPart("launch and host gaps", case.gaps, _why_gaps(case)),
     ]
     explained = [part for part in parts if part.seconds > 0]
     rest = case.step - sum(part.seconds for part in explained)
@@ -125,6 +136,14 @@ def budget(case: Traced, clock: float | None = None) -> list[BudgetPart]:
     if rest < 0:
         why = "traced steps were longer than the measured ones: short operators and gaps are shown too large"
     return [*explained, BudgetPart("unexplained", rest, why)]
+
+
+def _why_gaps(case: Traced) -> str:
+    why = "measured in the trace: nothing runs"
+    if case.traced_gaps <= 0:
+        return why
+    cost, each = show_duration(case.traced_gaps), show_duration(case.trace.launch_cost or 0.0)
+    return f"{why}; less {cost} of tracing, {each} before each kernel as in a graph of small ones"
 
 
 def _split(name: str, seconds: float, best: float | None, why: str) -> list[BudgetPart]:

@@ -45,6 +45,7 @@ def as_graph(session: ModelSession[Any], step: Step, capture: Callable[[], Step]
             gain = seconds / _seconds(device, replay)
             if choice == "on" or gain >= GAIN:
                 session.is_graph, session.step_memory = True, peak[0] if peak is not None else None
+                session.recorded = step
                 facts |= {"graph": True, "graph_gain": gain}
                 facts["memory_of"] = "the same step without the graph, which cannot tell"
                 return replay

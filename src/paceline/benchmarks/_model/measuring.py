@@ -142,6 +142,7 @@ class StepSession(Generic[P]):
     compiled: bool  # whether a compiler made a part of it
     is_graph: bool = False  # whether its steps are replayed as a graph
     step_memory: int | None = None  # bytes that a step takes which is not replayed
+    recorded: Callable[[], object] | None = None  # the step that the graph was recorded from
     ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))  # those that take the steps together
     in_flight: int = 2  # on a GPU, steps issued before the first is waited for
     facts: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +162,7 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
         measured = next(one.value for one in result.measurements if one.metric.name == STEP_TIME.name)
         steps = ranks.smallest(trace.steps_to_trace(measured))
         taken = trace.take(step, device, steps=steps, in_flight=in_flight, all_ready=ranks.all_agree)
-        details = _details(session, step, min(steps, DETAILED_STEPS))
+        details = _details(session, session.recorded or step, min(steps, DETAILED_STEPS))
         if ranks.rank > 0:
             return
         on_device = device.kind.is_accelerator
@@ -169,6 +170,7 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
         if spent is not None:
             facts |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
             facts |= {"details": details.model_dump(mode="json")} if details is not None else {}
+            facts |= {"launch_cost": trace.launch_cost(device)} if session.is_graph else {}
         elif on_device:
             facts["missing"] = (
                 "the profiler saw no kernel on the GPU, only the host's side: its CUPTI library is missing, or another "

@@ -211,6 +211,7 @@ class Parallel(Benchmark[ParallelParameters]):
             if training.compiled and ranks.world_size == 1 and isinstance(trainer, ParallelTrainer):
                 compare_gradients(training, trainer.gradients)
             if training.is_graph:
+                training.recorded = recorded.take
                 recorded.capture()
             layout = parameters.layout
             work = StepWork(  # a rank's share: the ranks of a mesh work on the same samples
