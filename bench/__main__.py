@@ -17,6 +17,7 @@ import click
 
 from bench import first_figure, flood, leader_load, live_leader, load_accuracy, overlap, selector, soak
 from bench.analysis import analysis_ratios
+from bench.fp8_training import fp8_ratios
 from bench.generate import generate_ratios
 from bench.load import load_ratios
 from bench.ratio import Ratio
@@ -133,6 +134,7 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "scheduler": scheduler_ratios,
     "analysis": analysis_ratios,
     "training": training_ratios,
+    "fp8": fp8_ratios,
     "generate": generate_ratios,
     "watcher": watcher_ratios,
 }

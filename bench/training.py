@@ -39,7 +39,7 @@ def training_ratios() -> Iterator[Ratio]:
     for case in ON_A_CPU if small else ON_A_GPU:
         parameters = ParallelParameters(case=case, **(SMALL if small else {}))
         steps = [_ours(parameters, device), _by_hand(parameters, device)]
-        for name, taken in (("burst", _burst), ("sustained", _sustained)):
+        for name, taken in (("burst", _burst), ("sustained", sustained)):
             turns = [[taken(step, device) for step in steps] for _ in range(TURNS)]
             ours, theirs = (parameters.layout.global_batch / median(times) for times in zip(*turns, strict=True))
             value = median(by_hand / our for our, by_hand in turns)
@@ -96,7 +96,8 @@ def _burst(step: Step, device: Device) -> float:
     return _seconds(step, device, measured) / measured
 
 
-def _sustained(step: Step, device: Device) -> float:
+def sustained(step: Step, device: Device) -> float:
+    """Seconds of a step, over seconds of them after seconds of warming up."""
     each = _seconds(step, device, 1)
     _seconds(step, device, max(1, round(WARM_UP / each)))
     count = max(1, round(MEASURED / each))
