@@ -30,13 +30,13 @@ def traced(
     work: Work | None = None,
     alternatives: tuple[str, ...] = (),
     ceilings: KnownCeilings | None = None,
-    launch_cost: float | None = None,
+    **more: Any,
 ) -> Traced:
     """A case that was measured and traced."""
     found: Record = record(
         case(0, "train", "planted", target=target),
         [Measurement.of_samples(STEP_TIME, [step or spent.step_seconds] * 5)],
-        trace=StepTrace(spent=spent, details=details, alternatives=alternatives, launch_cost=launch_cost),
+        trace=StepTrace(spent=spent, details=details, alternatives=alternatives, **more),
         subject=Subject(model="planted", precision=precision, batch=batch, device="cpu" if target == "cpu" else "GPU"),
         work=work,
     )

@@ -65,15 +65,17 @@ class Explaining:
     def measure(self, store: Store, limits: Limits) -> None:
         """Measure every candidate that is a setting in alternation with the case as it is."""
         trials: list[tuple[Candidate, Trial]] = []
-        for one in self.candidates:
-            if one.setting:
-                if not self.as_json:
-                    click.echo(f"trying {one.setting}")
-                trials.append((one, self._trial(one, store, limits)))
-                if self.as_json:
-                    click.echo(json.dumps(trial_data(*trials[-1])))
-        if not self.as_json:
-            terminal.show(tried(trials))
+        try:
+            for one in self.candidates:
+                if one.setting:
+                    if not self.as_json:
+                        click.echo(f"trying {one.setting}")
+                    trials.append((one, self._trial(one, store, limits)))
+                    if self.as_json:
+                        click.echo(json.dumps(trial_data(*trials[-1])))
+        finally:  # one that is interrupted shows what it has
+            if not self.as_json:
+                terminal.show(tried(trials))
 
     def _trial(self, one: Candidate, store: Store, limits: Limits) -> Trial:
         from paceline.cli import _ab

@@ -197,9 +197,8 @@ class StepTrace(_Part):
     no_file: str = ""  # why its file was not kept
     bytes: int | None = None
     slowdown: float | None = None  # a traced step over a measured one
-    launch_cost: float | None = (
-        None  # seconds that tracing adds before each kernel of a graph
-    )
+    launch_cost: float | None = None  # seconds that tracing adds before each kernel of a graph
+    issue_seconds: float | None = None  # what the host takes to issue a step to an idle device
     switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph on
     alternatives: tuple[str, ...] = ()  # parameters that could have another value: compile=on, precision=bf16
 

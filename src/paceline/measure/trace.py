@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from paceline.core.errors import PacelineError
@@ -86,6 +87,18 @@ def take(
         profiler.export_chrome_trace(str(file))
         trace: Chrome = json.loads(file.read_bytes())
     return trace
+
+
+def issue_seconds(step: Callable[[], object], device: Device) -> float:
+    """What the host takes to issue a step that nothing holds up: no step can be shorter, however fast its kernels."""
+    taken = []
+    for _ in range(STEPS):
+        device.synchronize()
+        begun = device.clock()
+        step()
+        taken.append(device.clock() - begun)
+    device.synchronize()
+    return median(taken)
 
 
 SMALL_KERNELS = 200  # in a graph that is replayed to see what tracing adds

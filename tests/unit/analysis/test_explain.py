@@ -228,6 +228,25 @@ def test_a_setting_that_gains_next_to_nothing_is_left_out() -> None:
     assert not candidates(on_gpu(spent=spent(idle=0.0), alternatives=("graph=on", "compile=on")))
 
 
+def test_no_precision_gains_more_than_the_host_allows() -> None:
+    given: dict[str, Any] = {"precision": "fp32", "alternatives": ("precision=bf16",)}
+    given["work"] = WORK.model_copy(update={"number_format": "fp32"})
+    (free,) = candidates(on_gpu(**given))
+    assert free.saved == pytest.approx(0.05 * (1 - 25 / 100) + 0.02 / 2)
+    (bound,) = candidates(on_gpu(**given, issue_seconds=0.08))
+    assert bound.saved == pytest.approx(0.1 - 0.08)
+    assert "then the host is the bound, which takes 80 ms to issue a step" in bound.reason
+    waiting = StepDetails(signs=(Sign(kind="synchronisation", calls=1, seconds=0.05),))
+    assert on_gpu(waiting, issue_seconds=0.09).host_bound == 0.0
+
+
+@pytest.mark.parametrize(("precision", "is_named"), [("bf16", True), ("fp32", False)])
+def test_channels_last_is_for_formats_whose_units_want_it(precision: str, is_named: bool) -> None:
+    sign = Sign(kind="layout", calls=50, bytes=1e9)
+    found = by_name(on_gpu(StepDetails(signs=(sign,)), precision=precision, work=None))
+    assert ("channels last (NHWC)" in found) is is_named
+
+
 def test_signs_stand_before_settings() -> None:
     sign = Sign(kind="cast", calls=4, seconds=0.004, detail="fp32 to bf16", where="model.py:3 (forward)")
     first, second = candidates(on_gpu(StepDetails(signs=(sign,)), alternatives=("graph=on",)))

@@ -89,6 +89,12 @@ class Traced:
         busy = self.spent.step_seconds - self.of(IDLE)
         return min(self.gaps, max(0.0, self.step - busy))
 
+    @property
+    def host_bound(self) -> float:
+        """Seconds that the host needs to issue a step; none where it also waits for the device in it."""
+        waits = any(sign.kind == "synchronisation" for sign in self.details.signs)
+        return 0.0 if waits else min(self.step, self.trace.issue_seconds or 0.0)
+
     def best(self, one: Operation) -> tuple[str, float] | None:
         """What bounds an operation, and its seconds at that ceiling; None where its work or a ceiling is not known."""
         times = {}

@@ -77,8 +77,8 @@ def _signs(case: Traced) -> Iterator[Candidate]:
         elif sign.kind == "recompilation":
             why = f"{sign.detail}: keep sizes and Python values the same, or mark them as dynamic"
             yield Candidate("remove the recompilation", why, None, case.step, where=sign.where)
-        elif sign.kind == "layout":
-            yield _channels_last(case, sign)
+        elif sign.kind == "layout" and (sign.seconds or BYTES.get(case.format, 4) <= 2 or not case.spent.on_device):
+            yield _channels_last(case, sign)  # wider formats of a GPU take either layout as it is
 
 
 def _channels_last(case: Traced, sign: Sign) -> Candidate:
@@ -165,8 +165,11 @@ def _precision(case: Traced, value: str, setting: str) -> Candidate:
     if new == "fp8":
         why = "matrix products run faster, less what it takes to scale and convert their inputs; all else stays"
         return Candidate(f"compute in {value}", why, _saved_by_fp8(case, faster), case.step, setting)
-    saved = case.of("compute") * faster + case.of("memory") * fewer
-    return Candidate(f"compute in {value}", "products run faster, and fewer bytes move", saved, case.step, setting)
+    saved, why = case.of("compute") * faster + case.of("memory") * fewer, "products run faster, and fewer bytes move"
+    if case.step - saved < case.host_bound:
+        saved = case.step - case.host_bound
+        why += f"; then the host is the bound, which takes {show_duration(case.host_bound)} to issue a step"
+    return Candidate(f"compute in {value}", why, saved, case.step, setting)
 
 
 def _saved_by_fp8(case: Traced, faster: float) -> float | None:

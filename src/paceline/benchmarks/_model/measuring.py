@@ -171,6 +171,9 @@ def add_trace(result: Result, session: StepSession[Any], step: Callable[[], obje
             facts |= {"spent": spent.model_dump(mode="json"), "slowdown": spent.step_seconds / measured}
             facts |= {"details": details.model_dump(mode="json")} if details is not None else {}
             facts |= {"launch_cost": trace.launch_cost(device)} if session.is_graph else {}
+            # With several ranks, a step issued by one alone would wait for the others.
+            alone = on_device and ranks.world_size == 1
+            facts |= {"issue_seconds": trace.issue_seconds(step, device)} if alone else {}
         elif on_device:
             facts["missing"] = (
                 "the profiler saw no kernel on the GPU, only the host's side: its CUPTI library is missing, or another "
