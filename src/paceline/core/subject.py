@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.quantity import show_duration
-from paceline.core.trace_breakdown import TimeSpent
+from paceline.core.trace_events import TimeSpent
 from paceline.core.trace_signs import StepDetails
 
 FloatPrecision = Literal["fp32", "fp16", "bf16"]
@@ -197,9 +197,7 @@ class StepTrace(_Part):
     no_file: str = ""  # why its file was not kept
     bytes: int | None = None
     slowdown: float | None = None  # a traced step over a measured one
-    launch_cost: float | None = (
-        None  # seconds that tracing adds before each kernel of a graph
-    )
+    launch_cost: float | None = None  # seconds that tracing adds before each kernel of a graph
     switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph on
     alternatives: tuple[str, ...] = ()  # parameters that could have another value: compile=on, precision=bf16
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from paceline.core.errors import InputError
 from paceline.report import vega
-from paceline.report.numbers import MS, show_value
 from paceline.report.style import COLUMN, CONFIG, FONT, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec, text_width
-from paceline.report.text import clean
+from paceline.report.text import MS, clean, show_value
 
 LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
 LEAST_PLANE = 380  # pixels of bars, however long their names and texts are

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Sweep
-from paceline.analysis.summary import CaseRow
+from paceline.analysis.summary import CaseRow, Sweep
 from paceline.core.case import Category
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
@@ -15,10 +14,19 @@ from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, quantity
 from paceline.report.document import Cell, Table
-from paceline.report.numbers import axis_scale, figure_interval, show_at, show_coordinate, show_value
 from paceline.report.run.columns import interval_column
 from paceline.report.style import ACCENT, GRID, INK, WIDTH, Spec, parted
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import (
+    axis_scale,
+    figure_interval,
+    heading,
+    humanize,
+    one_line,
+    show_at,
+    show_coordinate,
+    show_value,
+    told_apart,
+)
 
 MOST_TICKS = 9
 MOST_NUMBERS = 16  # devices; in a larger matrix the numbers would not fit into their cells

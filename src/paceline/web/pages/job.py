@@ -13,8 +13,7 @@ from starlette.responses import RedirectResponse
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
-from paceline.report.numbers import show_figure, show_value
-from paceline.report.text import heading, humanize, one_line
+from paceline.report.text import heading, humanize, one_line, show_figure, show_value
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope, check_owner
 from paceline.service.engines.base import AttemptProgress

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.analysis.plan.calibrate import samples_per_second
-from paceline.analysis.plan.memory import stage_parameters
 from paceline.analysis.plan.timing import (
     Cluster,
     RankPlacement,
     StepTime,
     all_reduce_time,
     send_time,
+    stage_parameters,
     step_time,
 )
 from paceline.core.layout import Layout

@@ -13,10 +13,9 @@ from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
 from paceline.report.charts import TEXT, Chart, framed, layer
 from paceline.report.document import Section, Table
-from paceline.report.numbers import axis_scale, show_coordinate, show_value
-from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
+from paceline.report.run.sections import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.style import ACCENT, GRID, INK, MUTED, Spec
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import axis_scale, heading, humanize, one_line, show_coordinate, show_value, told_apart
 
 MOST_MAPS = 6
 MOST_COLUMNS = 14  # with a figure in each cell
