@@ -120,6 +120,15 @@ def stacked_bars(rows: Sequence[Spec], ends: Sequence[Spec], x: Spec, colour: Sp
     return [layer("bar", parts, rows, height=16), words_beside(y, x | {"field": "end"}, ends)]
 
 
+def matrix_places(x: str, y: str, columns: Sequence[str], rows: Sequence[str], *, titles: tuple[str, str]) -> Spec:
+    """The places of a matrix: a column and a row for each name, the names of the columns above."""
+    style: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
+    edge: Spec = {"type": "ordinal", "sort": None}
+    across = {"scale": {"domain": list(columns)}, "axis": {"title": titles[0], "orient": "top", **style}}
+    down = {"scale": {"domain": list(rows)}, "axis": {"title": titles[1], **style}}
+    return {"x": edge | {"field": x} | across, "y": edge | {"field": y} | down}
+
+
 def decades(smallest: float, largest: float) -> list[float]:
     """Powers of ten, with their doubles and fives where few decades are spanned."""
     first, last = math.floor(math.log10(smallest)), math.ceil(math.log10(largest))

@@ -47,17 +47,18 @@ from paceline.report.text import (
 Filler = Callable[[CaseRow], Cell]
 
 
-def _served(name: str, show: Callable[[float], str]) -> Filler:
-    """One figure of a served case; its interval is next to a rate, and a note to anything else."""
+def _served(name: str, show: Callable[[float], str], *, is_below: bool = False) -> Filler:
+    """One figure of a served case; its interval is below it, next to a rate, or a note to anything else."""
 
     def cell(row: CaseRow) -> Cell:
         figure = row.figure(name)
         if figure is None:
             return Cell()
-        text, leads = show(figure.value), row.headline is not None and row.headline.name == name
-        if name in ("capacity", "throughput"):
-            text = show_figure(figure, show)
-        return Cell(one_line(text), sortable(figure.value), interval_ends(figure), leads)
+        leads = row.headline is not None and row.headline.name == name
+        is_beside = name in ("capacity", "throughput") and not is_below
+        text = show_figure(figure, show) if is_beside else show(figure.value)
+        below = one_line(bare_interval(figure)) if is_below else ""
+        return Cell(one_line(text), sortable(figure.value), interval_ends(figure), leads, below)
 
     return cell
 
@@ -131,14 +132,14 @@ def token_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
         return Cell(one.name, one.amount) if one is not None else Cell()
 
     latencies: list[tuple[str, str, Filler]] = [
-        (f"{kind}_{percentile}", f"{words} {percentile}", _with_interval(f"{kind}_{percentile}", _seconds))
+        (f"{kind}_{percentile}", f"{words} {percentile}", _served(f"{kind}_{percentile}", _seconds, is_below=True))
         for kind, words in ((FIRST, "TTFT"), (BETWEEN, "ITL"))
         for percentile in dict.fromkeys(("p50", tails[kind]))
     ]
     return [
         *([] if apart_by_load(rows) else [("load", "Load", load)]),
-        (TOTAL, "Tokens /s", _with_interval(TOTAL, show_count)),
-        (PER_USER, "Per user", _with_interval(PER_USER, show_count)),
+        (TOTAL, "Tokens /s", _served(TOTAL, show_count, is_below=True)),
+        (PER_USER, "Per user", _served(PER_USER, show_count, is_below=True)),
         *latencies,
         *(column for column in SERVED if column[0] in kept),
         ("queue", "Queue", _served("server_queue", lambda value: f"{value:.3g}")),
@@ -147,20 +148,6 @@ def token_columns(rows: Sequence[CaseRow]) -> list[tuple[str, str, Filler]]:
         ("energy", "J /token", _served(JOULES, lambda value: f"{value:.3g}")),
         ("cost", "USD /M tokens", _served(USD, show_usd)),
     ]
-
-
-def _with_interval(name: str, show: Callable[[float], str]) -> Filler:
-    """A figure with its interval below."""
-
-    def cell(row: CaseRow) -> Cell:
-        figure = row.figure(name)
-        if figure is None:
-            return Cell()
-        leads = row.headline is not None and row.headline.name == name
-        shown, below = one_line(show(figure.value)), one_line(bare_interval(figure))
-        return Cell(shown, sortable(figure.value), interval_ends(figure), leads, below)
-
-    return cell
 
 
 WITHHELD = "the samples follow one another so closely that they tell no interval; measure longer"

@@ -30,9 +30,8 @@ from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Scope
 from paceline.store.dashboard_queries import edition, headlines, metrics
 from paceline.web.job_history import counted
-from paceline.web.lines import SmallChart, small_chart
 from paceline.web.pages import Page
-from paceline.web.site import Site, embedded, templates, wants_json
+from paceline.web.site import Site, SmallChart, embedded, small_chart, templates, wants_json
 
 MOST_COMPARED = 50  # runs of one side
 MOST_SIDES = 12

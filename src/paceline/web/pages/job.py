@@ -20,9 +20,8 @@ from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
 from paceline.web.job_history import CAUSES, HistoryLine, history, listed, needs_words
-from paceline.web.lines import SmallChart, small_chart
 from paceline.web.pages import Page
-from paceline.web.site import SentForm, Site
+from paceline.web.site import SentForm, Site, SmallChart, small_chart
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200
