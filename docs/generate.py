@@ -15,7 +15,7 @@ from paceline import models
 from paceline.cli.main import paceline as command_line
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
-from paceline.core.parameter_text import show_default, show_values
+from paceline.core.parameters import show_default, show_values
 from paceline.core.suite import CaseKeys, Here, expand
 from paceline.models.base import ModelSpec
 from paceline.runner.suite_file import load_suite, shipped

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hardware_marks import marks
 
-from paceline.analysis.published.records import published_tables
+from paceline.analysis.published import published_tables
 from paceline.benchmarks._model.measuring import PHASES
 from paceline.core.quantity import show_size
 from paceline.core.record import Outcome, Record

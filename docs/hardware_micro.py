@@ -13,7 +13,7 @@ from paceline.core.benchmark import BENCHMARKS
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords
-from paceline.report.numbers import half_width, show_at, show_coordinate, show_value
+from paceline.report.text import half_width, show_at, show_coordinate, show_value
 from paceline.report.run.sweeps import leading_metric
 from paceline.report.text import heading, humanize
 

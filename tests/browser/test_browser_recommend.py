@@ -10,8 +10,7 @@ import pytest
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import boards
 from paceline.analysis.recommend.choice import recommend
-from paceline.analysis.recommend.evidence import evidence
-from paceline.analysis.recommend.question import Question, read_bounds
+from paceline.analysis.recommend.evidence import Question, evidence, read_bounds
 from paceline.report.document import Document
 from paceline.report.recommend import document as report
 from paceline.report.recommend import leaderboard

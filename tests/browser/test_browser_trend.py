@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from paceline.analysis.trend.series import history
+from paceline.report import trend
 from paceline.report.render import html as render_html
-from paceline.report.trend import document as trend
 from support.records import HOSTILE
 from support.trend_records import four_series, levels, runs_of
 

@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 
 from paceline.benchmarks.storage import disk
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox, case_processes
 from support.watching import Watched

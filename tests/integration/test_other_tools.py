@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.report.export import openmetrics, pyperf, xlsx
-from paceline.report.grafana import queries
+from paceline.report.export.openmetrics import queries
 from support.cli import Sandbox
 from support.leading import served_in
 from support.other_tools import ToolEnvironment, tool_environment

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.servers._program import Program, answers
 from paceline.servers.base import Need, ServerFailed, ServerSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.report.export import jsonl

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, HourlyPrice
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import Option, OptionStanding, Ranking, changes, rank
-from paceline.analysis.recommend.evidence import MeasuredLoad
-from paceline.analysis.recommend.question import Question, SloLimit
+from paceline.analysis.recommend.evidence import MeasuredLoad, Question, SloLimit
+from paceline.analysis.summary import Reading
 
 BY = ("goodput", "cost", "energy", "latency")
 

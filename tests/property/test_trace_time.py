@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.trace_breakdown import IDLE, ORDER, time_spent
-from paceline.core.trace_events import STEP_MARK, Span, TraceEvent, length, overlap, own_time, union
+from paceline.core.trace_events import (
+    IDLE,
+    ORDER,
+    STEP_MARK,
+    Span,
+    TraceEvent,
+    length,
+    overlap,
+    own_time,
+    time_spent,
+    union,
+)
 
 spans = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda ends: (min(ends), max(ends))), max_size=12

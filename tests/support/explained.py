@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paceline.analysis.explain.budget import Traced, traced_case
+from paceline.analysis.explain import Traced, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.benchmarks._model.measuring import StepSession, _details
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, Record
 from paceline.core.subject import StepTrace, Subject, Work
-from paceline.core.trace_breakdown import TimeSpent, time_spent
-from paceline.core.trace_events import TraceEvent, read_events
+from paceline.core.trace_events import TimeSpent, TraceEvent, read_events, time_spent
 from paceline.core.trace_signs import StepDetails, step_details
 from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace

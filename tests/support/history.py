@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.store import open_store
 from support.cli import PLUGIN, Sandbox
 from support.relay import Relay

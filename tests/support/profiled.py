@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.run import RunRecords
-from paceline.core.trace_breakdown import TimeSpent, time_spent
-from paceline.core.trace_events import TraceEvent, read_events
+from paceline.core.trace_events import TimeSpent, TraceEvent, read_events, time_spent
 from support.records import described_here, literal_run
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

@@ -6,10 +6,9 @@ from typing import Any
 
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import HourlyPrice
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import Recommendation, recommend
-from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad
-from paceline.analysis.recommend.question import Question, read_bounds
+from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad, Question, read_bounds
+from paceline.analysis.summary import Reading
 
 
 def point(name: str, load: float, rate: float, p99: float, high: float | None = None, **more: Any) -> MeasuredLoad:

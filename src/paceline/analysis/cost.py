@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.configuration import device_count, device_of, machine_of
-from paceline.analysis.figures import Reading
+from paceline.analysis.summary import Reading
 from paceline.core.errors import InputError, unknown
 from paceline.core.profile import Price
 from paceline.core.quantity import parse_rate

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from paceline.analysis.compare.significance import FLOOR, RepeatSamples, parts_of
 from paceline.analysis.configuration import MACHINE, RANKS, TARGET, Configuration, configuration_of, labels
 from paceline.analysis.cost import HourlyPrice, Prices, energy_of
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.evidence import hull
-from paceline.analysis.summary import headline_of
+from paceline.analysis.summary import Reading, headline_of
 from paceline.core.errors import unknown
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric

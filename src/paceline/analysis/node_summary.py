@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.diagnose.patterns import read_pattern
-from paceline.analysis.diagnose.rules import Selector, benchmark_of, read_document
+from paceline.analysis.diagnose.rules import Selector, benchmark_of, read_document, read_pattern
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.errors import InputError, located, unknown
 from paceline.core.files import read_text

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paceline.analysis.summary import CaseRow
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
 from paceline.core.subject import StepTrace
-from paceline.core.trace_breakdown import IDLE
+from paceline.core.trace_events import IDLE
 
 MUCH = 0.2  # of a step: worth doing something about
 MOST = 0.5

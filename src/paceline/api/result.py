@@ -15,8 +15,7 @@ from paceline.core.quantity import show, show_interval, with_interval
 from paceline.core.record import Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
-from paceline.report.numbers import show_at
-from paceline.report.text import clean
+from paceline.report.text import clean, show_at
 
 if TYPE_CHECKING:
     import pandas

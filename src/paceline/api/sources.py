@@ -129,7 +129,7 @@ PUBLISHED = "published:"  # before the name of figures that others published
 
 def read_sources(texts: Sequence[str], store: str | None) -> list[Side]:
     """The runs behind each word, of a tag all that carry it, the oldest first; the store is opened only if needed."""
-    from paceline.analysis.published.records import published_records
+    from paceline.analysis.published import published_records
     from paceline.store import open_reader
 
     with ExitStack() as opening:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.analysis.compare.rounds import MARKS
-from paceline.analysis.explain.budget import Traced, budget, operations, traced_case
-from paceline.analysis.explain.candidates import Candidate, candidates
+from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
-from paceline.report.explain.document import Trial, data, document, trial_data, tried
+from paceline.report.explain import Trial, data, document, trial_data, tried
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from paceline.cli._names import models
 from paceline.core.errors import InputError
 from paceline.core.network import rule_of
-from paceline.core.parameter_text import REQUIRED, UNSET, placeholder, show_bounds, show_default
+from paceline.core.parameters import REQUIRED, UNSET, placeholder, show_bounds, show_default
 from paceline.core.quantity import parse_duration
 from paceline.core.suite import CaseKeys, parts_of, shorthand_of
 

@@ -26,9 +26,8 @@ from paceline.machine.profile import (
     with_datasheets,
 )
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.numbers import show_value
 from paceline.report.render import terminal
-from paceline.report.text import one_line, when
+from paceline.report.text import one_line, show_value, when
 from paceline.runner.launcher_ranks import World
 from paceline.runner.suite_file import load_suite
 

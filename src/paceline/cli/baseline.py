@@ -64,7 +64,7 @@ def command(
 
 def _document(made: Baseline, by_run: bool) -> Document:
     from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-    from paceline.report.numbers import show_value
+    from paceline.report.text import show_value
 
     nodes = f"{made.nodes} {'run' if by_run else 'node'}{'s' if made.nodes != 1 else ''}"
     warning = (f"{nodes} cannot outvote a bad one: give at least 3.",) if made.nodes < 3 else ()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from paceline.analysis.cost import Prices
     from paceline.analysis.recommend.choice import Recommendation
-    from paceline.analysis.recommend.question import Objective
+    from paceline.analysis.recommend.evidence import Objective
     from paceline.core.run import RunRecords
 
 UNDECIDED = 3
@@ -63,8 +63,7 @@ def command(
     """
     from paceline.analysis.cost import Budget, read_carbon, read_per_second
     from paceline.analysis.recommend.choice import recommend, with_users
-    from paceline.analysis.recommend.evidence import evidence
-    from paceline.analysis.recommend.question import Question, read_bounds
+    from paceline.analysis.recommend.evidence import Question, evidence, read_bounds
     from paceline.api.sources import read_sources
     from paceline.core.errors import InputError
     from paceline.report.recommend import document as report

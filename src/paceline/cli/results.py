@@ -182,9 +182,8 @@ def _history(runs: list[RunRecords], metric: str, benchmark: str, text: str) -> 
 
 
 def _show_history(history: History, answer: Answer) -> None:
-    from paceline.report import charts
+    from paceline.report import charts, trend
     from paceline.report.render.terminal import open_console
-    from paceline.report.trend import document as trend
 
     console = open_console()
     ascii_only = not console.is_terminal or console.options.ascii_only

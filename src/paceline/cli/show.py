@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from paceline.core.errors import InputError, nearest
-from paceline.core.parameter_text import REQUIRED, UNSET, show_default, show_values
+from paceline.core.parameters import REQUIRED, UNSET, show_default, show_values
 
 
 @click.command()
@@ -79,7 +79,7 @@ def _record_schema() -> dict[str, Any]:
 
 def _grafana_dashboard() -> dict[str, Any]:
     from paceline.core.benchmark import BENCHMARKS
-    from paceline.report.grafana import dashboard
+    from paceline.report.export.openmetrics import dashboard
 
     return dashboard(metric for one in BENCHMARKS.registry().entries.values() for metric in one.metrics)
 

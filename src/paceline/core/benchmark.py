@@ -16,8 +16,7 @@ from paceline.core.device import ALL, split_target
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
 from paceline.core.metric import Metric
-from paceline.core.parameter_text import is_size
-from paceline.core.parameters import Parameters
+from paceline.core.parameters import Parameters, is_size
 from paceline.core.record import Record, Result
 from paceline.core.registry import Kind
 from paceline.core.subject import Description, Economy, Pace, Precision, StepTrace, Subject

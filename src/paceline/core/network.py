@@ -5,12 +5,12 @@ anything) is refused unless it keeps its default, or its field says what it take
 
     queue: Annotated[str, FromNetwork.matching("[a-z]{1,20}")] = ""
 
-So a parameter that somebody adds tomorrow is refused until somebody has thought about it.
-"""
+So a parameter that somebody adds tomorrow is refused until somebody has thought about it."""
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -84,3 +84,10 @@ def shorten(value: object) -> str:
     """A value for a message, in ASCII and not endless."""
     text = ascii(str(value))
     return text if len(text) <= 60 else f"{text[:60]}...'"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing uses now, for programs that cannot choose one themselves; all addresses with `host=""`."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.quantity import show_duration
-from paceline.core.trace_breakdown import TimeSpent
+from paceline.core.trace_events import TimeSpent
 from paceline.core.trace_signs import StepDetails
 
 FloatPrecision = Literal["fp32", "fp16", "bf16"]

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.core.trace_breakdown import KINDS, group_of
-from paceline.core.trace_events import Span, TraceEvent, lanes, length, overlap, own_time, union
+from paceline.core.trace_events import KINDS, Span, TraceEvent, group_of, lanes, length, overlap, own_time, union
 from paceline.core.trace_work import PRODUCTS, Inputs, Sizes
 
 SignKind = Literal[

@@ -6,8 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from paceline.core.trace_breakdown import group_of
-from paceline.core.trace_events import TraceEvent
+from paceline.core.trace_events import TraceEvent, group_of
 
 Sizes = tuple[int, ...]
 FORMATS = {

@@ -17,8 +17,7 @@ from typing import Any
 
 from paceline.core.errors import PacelineError
 from paceline.core.files import write_atomic
-from paceline.core.trace_breakdown import time_spent
-from paceline.core.trace_events import STEP_MARK, read_events
+from paceline.core.trace_events import STEP_MARK, read_events, time_spent
 from paceline.devices import Device
 from paceline.measure.loop import quiet_collector
 

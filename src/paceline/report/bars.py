@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from paceline.analysis.figures import Reading
+from paceline.analysis.summary import Reading
 from paceline.report.charts import Chart
 from paceline.report.style import ACCENT, COLUMN, FONT, GRID, INK, MUTED, PHONE, text_width
 from paceline.report.text import clean

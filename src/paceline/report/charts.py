@@ -11,9 +11,8 @@ from typing import Any
 
 from paceline.core.errors import InputError
 from paceline.report import vega
-from paceline.report.numbers import MS, show_value
 from paceline.report.style import COLUMN, CONFIG, FONT, INK, LEGEND, LINES, MUTED, PAPER, WIDTH, Spec, text_width
-from paceline.report.text import clean
+from paceline.report.text import MS, clean, show_value
 
 LABEL_LIMIT = 340  # of a name beside a bar or in a legend: what tells it from the others is often at its end
 LEAST_PLANE = 380  # pixels of bars, however long their names and texts are
@@ -119,6 +118,15 @@ def stacked_bars(rows: Sequence[Spec], ends: Sequence[Spec], x: Spec, colour: Sp
     x = {"type": "quantitative", "axis": None, **x}
     parts = {"y": y, "x": x | {"field": "value", "stack": "zero"}, "order": {"field": "place"}, "color": colour}
     return [layer("bar", parts, rows, height=16), words_beside(y, x | {"field": "end"}, ends)]
+
+
+def matrix_places(x: str, y: str, columns: Sequence[str], rows: Sequence[str], *, titles: tuple[str, str]) -> Spec:
+    """The places of a matrix: a column and a row for each name, the names of the columns above."""
+    style: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
+    edge: Spec = {"type": "ordinal", "sort": None}
+    across = {"scale": {"domain": list(columns)}, "axis": {"title": titles[0], "orient": "top", **style}}
+    down = {"scale": {"domain": list(rows)}, "axis": {"title": titles[1], **style}}
+    return {"x": edge | {"field": x} | across, "y": edge | {"field": y} | down}
 
 
 def decades(smallest: float, largest: float) -> list[float]:

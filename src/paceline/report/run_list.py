@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.analysis.figures import plain_label
-from paceline.analysis.summary import headline_of
-from paceline.analysis.token_loads import TOTAL
+from paceline.analysis.serving import TOTAL
+from paceline.analysis.summary import headline_of, plain_label
 from paceline.core.case import is_micro
 from paceline.core.environment import Environment
 from paceline.core.quantity import with_interval
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords, RunRow
-from paceline.report.numbers import figure_interval, show_value
 from paceline.report.run import token_words
+from paceline.report.text import figure_interval, show_value
 
 PINNED = "pinned"  # a state to look for, besides those of a run
 _AT_ONCE = 100  # runs that are read together

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.figures import shortened
 from paceline.analysis.select.choice import GUARANTEE, SelectionPlan
 from paceline.analysis.select.model import PRIOR_DAYS
 from paceline.analysis.select.simulation import SELECTOR, FleetStudy
 from paceline.analysis.simulation import Estimate
+from paceline.analysis.summary import shortened
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.report.document import Block, Document, Lines, Medium, Section, Table, Tone
-from paceline.report.numbers import share
 from paceline.report.simulate import estimate_fields as fields
-from paceline.report.text import one_line
+from paceline.report.text import one_line, share
 
 SHOWN = 30  # nodes on a terminal
 

@@ -11,9 +11,8 @@ from paceline.core.quantity import show_count, show_interval, with_interval
 from paceline.report.charts import Chart, decades_within, framed, layer, names_axis, quantity
 from paceline.report.document import Block, Card, Document, Lines, Pairs, Section, Table, Tone
 from paceline.report.export.csv import csv_text
-from paceline.report.numbers import half_width, percent, share
 from paceline.report.style import CONFIG, INK, LEGEND, LINES, MUTED, WIDTH, Spec
-from paceline.report.text import heading, one_line
+from paceline.report.text import half_width, heading, one_line, percent, share
 
 POLICIES = {
     BASELINE: "one follower after the other, each first come, first served",

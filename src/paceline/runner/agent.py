@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.remote.agent import Orders
 from paceline.runner.execute import CaseExecution
 from paceline.runner.fork_client import WarmServer

@@ -21,7 +21,7 @@ from paceline.core.benchmark import Progress
 from paceline.core.case import Case
 from paceline.core.interrupt import check_interrupts, signal_name
 from paceline.core.metric import Metric
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.core.probe import ROOT, read_table
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, RecordWarning, Result, merge_ranks
 from paceline.core.watch import Watched

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.runner.execute import CaseEnd, CaseExecution, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer

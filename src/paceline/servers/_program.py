@@ -18,8 +18,7 @@ from typing import Annotated, Any, ClassVar
 import psutil
 
 from paceline.core.errors import InputError
-from paceline.core.network import PROGRAM
-from paceline.core.ports import free_port
+from paceline.core.network import PROGRAM, free_port
 from paceline.core.supervisor import supervised
 from paceline.devices import kind_named
 from paceline.servers._environment import Requirements

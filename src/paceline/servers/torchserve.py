@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.servers._environment import Requirements
 from paceline.servers._exporting import AppSettings, ExportedModelServer
 from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, http_get

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Sequence
 
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.load.tensors import TensorSpec
 from paceline.servers._exporting import BatchingSettings, ExportedModelServer
 from paceline.servers._program import HOST, MODEL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,11 +9,9 @@ from sqlalchemy import Text, cast, func, select
 
 from paceline.core.case import Case
 from paceline.core.gc_pause import no_garbage
-from paceline.core.record import Record
 from paceline.core.run import RunRecords
-from paceline.store import codec
+from paceline.store import codec, reader
 from paceline.store.queue import LogRow, select_rows
-from paceline.store.reader import LAST_ATTEMPT, WHOLE_CASE, load_records, load_run, load_runs, metric_names
 from paceline.store.schema import job_events, job_logs, records, runs
 from paceline.store.store import Store
 
@@ -45,17 +42,15 @@ def latest(store: Store, limit: int) -> list[CaseDuration]:
 
 def headlines(store: Store) -> list[RunRecords]:
     """All runs, the oldest first, with the last attempt at each case; without planned cases and points of sweeps."""
-    of_run: dict[str, list[Record]] = defaultdict(list)
     with store.asking("read the figures of all runs") as ask, no_garbage():
-        for record in load_records(ask, LAST_ATTEMPT, {}, samples=False, measured=WHOLE_CASE):
-            of_run[record.run_id].append(record)
-        return [RunRecords.model_construct(run=run, records=of_run[run.id]) for run in load_runs(ask)]
+        found = reader.load_records(ask, reader.LAST_ATTEMPT, {}, samples=False, measured=reader.WHOLE_CASE)
+        return reader.with_records(reader.load_runs(ask), found)
 
 
 def glance(store: Store, run_id: str) -> RunRecords | None:
     """A run with its cases and the last attempt at each, without samples and points of sweeps."""
     with store.asking(f"look at run '{run_id}'") as ask:
-        return load_run(ask, run_id, samples=False, measured=WHOLE_CASE)
+        return reader.load_run(ask, run_id, samples=False, measured=reader.WHOLE_CASE)
 
 
 def edition(store: Store) -> tuple[object, ...]:
@@ -110,4 +105,4 @@ def run_count(store: Store) -> int:
 def metrics(store: Store) -> list[str]:
     """The names of all metrics that were measured."""
     with store.asking("list the metrics") as ask:
-        return metric_names(ask)
+        return reader.metric_names(ask)

@@ -137,6 +137,12 @@ def load_records(
     ]
 
 
+def with_records(runs: Iterable[Run], records: Iterable[Record]) -> list[RunRecords]:
+    """Each run with those of the records that are its own."""
+    of_run = group_by(records, lambda record: record.run_id)
+    return [RunRecords.model_construct(run=run, records=of_run.get(run.id, [])) for run in runs]
+
+
 def _summary(record_id: int, text: str) -> Summary:
     with naming_damage(f"read a summary of record {record_id}"):
         return codec.read(Summary, text)
@@ -231,9 +237,7 @@ class Reader(ABC):
         with self.asking("look at runs") as ask, no_garbage():
             which = f"run_id IN ({names}) AND {LAST_ATTEMPT}"
             records = load_records(ask, which, some, samples=False, measured=WHOLE_CASE)
-            of_run = group_by(records, lambda record: record.run_id)
-            runs = load_runs(ask, f"id IN ({names})", some)
-            return {run.id: RunRecords.model_construct(run=run, records=of_run.get(run.id, [])) for run in runs}
+            return {one.run.id: one for one in with_records(load_runs(ask, f"id IN ({names})", some), records)}
 
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""
@@ -260,7 +264,7 @@ class Reader(ABC):
                 raise unknown("metric", metric, metric_names(ask))
             measured = "name = :metric AND scope = ''"
             runs: list[Run] = []
-            of_run: dict[str, list[Record]] = defaultdict(list)
+            records: list[Record] = []
             for start in range(0, len(run_ids), _RUNS_AT_ONCE):
                 some, names = _named("run", run_ids[start : start + _RUNS_AT_ONCE])
                 runs += load_runs(ask, f"id IN ({names})", some)
@@ -268,10 +272,8 @@ class Reader(ABC):
                     f"run_id IN ({names}) AND outcome = 'ok' AND {LAST_ATTEMPT} "
                     f"AND EXISTS (SELECT 1 FROM measurements AS one WHERE one.record_id = records.id AND {measured})"
                 )
-                for record in load_records(ask, which, some | {"metric": metric}, samples=False, measured=measured):
-                    of_run[record.run_id].append(record)
-            runs.sort(key=lambda run: (run.started_at, run.id))
-            return [RunRecords.model_construct(run=run, records=of_run[run.id]) for run in runs]
+                records += load_records(ask, which, some | {"metric": metric}, samples=False, measured=measured)
+            return with_records(sorted(runs, key=lambda run: (run.started_at, run.id)), records)
 
     def earlier(self, runs: Sequence[Run], metrics: Sequence[str]) -> list[RunRecords]:
         """Other runs of the machines of these, the newest ones, with these metrics alone and without samples."""
@@ -295,11 +297,7 @@ class Reader(ABC):
             some, chosen = _named("run", ids)
             good = f"run_id IN ({chosen}) AND outcome = 'ok' AND {LAST_ATTEMPT}"
             records = load_records(ask, good, some | names, samples=False, measured=f"name IN ({measured})")
-            of_run = group_by(records, lambda record: record.run_id)
-            return [
-                RunRecords.model_construct(run=run, records=of_run.get(run.id, []))
-                for run in load_runs(ask, f"id IN ({chosen})", some)
-            ]
+            return with_records(load_runs(ask, f"id IN ({chosen})", some), records)
 
     def find_run(self, text: str) -> str:
         """The id of the run that a person means by `last`, an id, the beginning of one, or a tag that no other has."""

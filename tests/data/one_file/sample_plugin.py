@@ -19,7 +19,7 @@ from paceline.core.run import RunRecords
 from paceline.core.subject import SUPERBENCH, Alias, Description, ShownCeiling, Work
 from paceline.report.document import Lines, Section
 from paceline.report.export import Export
-from paceline.report.run.section import ReportSection
+from paceline.report.run.sections import ReportSection
 from paceline.service.engines import EngineKind, EngineOptions
 from paceline.service.engines.base import Engine
 from paceline.service.engines.local import LocalEngine

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.figures import unique_labels
-from paceline.analysis.summary import headline_of, sampled, summarize_run, warning_marks
+from paceline.analysis.summary import headline_of, sampled, summarize_run, unique_labels, warning_marks
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords

@@ -193,7 +193,7 @@ def test_bad_limits_are_refused(text: str, code: str) -> None:
 
 
 def test_published_figures_stand_beside_a_run() -> None:
-    from paceline.analysis.published.records import published_records
+    from paceline.analysis.published import published_records
 
     word = "gpt2/nl24_fp16_1x1x1_mb6_gb6_1n1g"
     rate = throughput("sequences/s")

@@ -19,7 +19,7 @@ from paceline.analysis.cost import (
     read_price,
     thousand,
 )
-from paceline.analysis.figures import Reading
+from paceline.analysis.summary import Reading
 from paceline.core.metric import Better, Metric
 from paceline.core.profile import Price
 from paceline.core.record import Measurement, Record

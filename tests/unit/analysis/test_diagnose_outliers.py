@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from paceline.analysis.baseline import make_baseline
 from paceline.analysis.diagnose.judge import Diagnosis, diagnose
+from paceline.analysis.diagnose.outliers import SHAPES, spreads
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
-from paceline.analysis.diagnose.tails import SHAPES, spreads
 from paceline.core.metric import Better
 from paceline.report.diagnose.document import unseen
 

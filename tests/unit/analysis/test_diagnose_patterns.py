@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from paceline.analysis.diagnose.patterns import read_pattern
+from paceline.analysis.diagnose.rules import read_pattern
 from support.refused import refused
 
 TEXTS = ["".join(chars) for length in range(4) for chars in itertools.product("ab0-", repeat=length)]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.analysis.diagnose.patterns import read_pattern
 from paceline.analysis.diagnose.rules import (
     Rule,
     RuleSet,
     benchmark_of,
     default_rules,
     read_document,
+    read_pattern,
     read_rules,
     rules_from_text,
 )

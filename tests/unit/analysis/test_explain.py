@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.explain.budget import Traced, budget, operations, traced_case
-from paceline.analysis.explain.candidates import Candidate, candidates
+from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.core.errors import InputError
 from paceline.core.profile import Ceiling
 from paceline.core.subject import DEVICE_MEMORY, StepTrace, Work
-from paceline.core.trace_breakdown import TimeSpent
+from paceline.core.trace_events import TimeSpent
 from paceline.core.trace_signs import Operation, Sign, StepDetails, step_details
 from support.explained import gpu_events, launched, traced
 from support.records import case, record, run_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.figures import (
+from paceline.analysis.summary import (
     Reading,
     Sweep,
     SweepPoint,

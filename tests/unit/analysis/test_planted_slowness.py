@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.analysis.explain.budget import Traced
-from paceline.analysis.explain.candidates import Candidate, candidates
+from paceline.analysis.explain import Candidate, Traced, candidates
 from support.explained import explained_gpu, launched, traced_on_cpu
 
 torch = pytest.importorskip("torch", reason="install it with: pip install '.[torch]'")

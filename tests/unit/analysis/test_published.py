@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.published import PublishedTable, published_rows, shown_rate
-from paceline.analysis.published.records import published_records, published_tables
+from paceline.analysis.published import PublishedTable, published_records, published_rows, published_tables, shown_rate
 from paceline.core.case import Category
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement, Outcome, Record

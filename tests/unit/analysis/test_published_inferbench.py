@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.analysis.published import PublishedTable, published_rows
-from paceline.analysis.published.records import published_tables
+from paceline.analysis.published import PublishedTable, published_rows, published_tables
 from paceline.benchmarks.serving import trace_metrics
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Outcome, Record

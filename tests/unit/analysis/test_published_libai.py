@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from paceline.analysis.configuration import configuration_of
-from paceline.analysis.published import PublishedTable
-from paceline.analysis.published.libai import CONTRADICTION, PublishedRow, Training, libai_rows
-from paceline.analysis.published.records import published_records, published_tables
+from paceline.analysis.published import (
+    CONTRADICTION,
+    PublishedRow,
+    PublishedTable,
+    Training,
+    libai_rows,
+    published_records,
+    published_tables,
+)
 from paceline.core.layout import Layout
 from paceline.core.record import Measurement, Outcome, Record, RecordWarning
 from paceline.core.subject import Subject

@@ -8,7 +8,6 @@ import pytest
 
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, Derived, Prices
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import (
     OptionStanding,
     Recommendation,
@@ -19,8 +18,17 @@ from paceline.analysis.recommend.choice import (
     score,
     with_users,
 )
-from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad, evidence
-from paceline.analysis.recommend.question import Question, SloLimit, bounds_of, read_bounds
+from paceline.analysis.recommend.evidence import (
+    Evidence,
+    LeftOut,
+    MeasuredLoad,
+    Question,
+    SloLimit,
+    bounds_of,
+    evidence,
+    read_bounds,
+)
+from paceline.analysis.summary import Reading
 from support.recommend_points import answered, asked, point
 from support.records import literal_run, sample_run
 from support.refused import refused

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from paceline.analysis.cost import Budget
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import (
     COST_HOUR,
     COST_THOUSAND,
@@ -21,8 +20,8 @@ from paceline.analysis.recommend.choice import (
     replicas,
     surely_from,
 )
-from paceline.analysis.recommend.evidence import MeasuredLoad
-from paceline.analysis.recommend.question import Question, SloLimit
+from paceline.analysis.recommend.evidence import MeasuredLoad, Question, SloLimit
+from paceline.analysis.summary import Reading
 from support.recommend_points import answered, asked, point
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from paceline.analysis.configuration import Configuration, configuration_of, labels, machine_of
 from paceline.analysis.cost import Derived, HourlyPrice, Prices, StatedPrice
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad, evidence, hull, pooled
+from paceline.analysis.summary import Reading
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.analysis.serving import TOTAL, best_load, each_load, load_of, tail_of, token_curves
 from paceline.analysis.summary import summarize_run
-from paceline.analysis.token_loads import TOTAL, best_load, each_load, load_of, tail_of, token_curves
 from support.records import run_of
 from support.serving_records import rates_run
 from support.token_records import at_rate, of_users, sweep_run, swept, users_run

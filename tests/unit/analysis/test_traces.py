@@ -10,7 +10,7 @@ import pytest
 from paceline.analysis.simulation import Traced, advice, traced
 from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.subject import StepTrace
-from paceline.core.trace_breakdown import TimeSpent
+from paceline.core.trace_events import TimeSpent
 from support.profiled import gpu_spent, trace_facts
 from support.records import case, record, run_of, sample_run
 

@@ -8,8 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from paceline.core.parameter_text import placeholder, show_bounds, show_default, show_values
-from paceline.core.parameters import Parameters
+from paceline.core.parameters import Parameters, placeholder, show_bounds, show_default, show_values
 from paceline.core.quantity import Duration, Fraction, Latency, Rate, Size
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.trace_breakdown import NAME_LENGTH, TOP, time_spent
-from paceline.core.trace_events import STEP_MARK, TraceEvent
+from paceline.core.trace_events import NAME_LENGTH, STEP_MARK, TOP, TraceEvent, time_spent
 from support.profiled import events_of, gpu_spent
 
 MICRO = 1e-6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.trace_breakdown import KINDS, group_of
+from paceline.core.trace_events import KINDS, group_of
 
 KERNELS = {
     "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc": "convolutions",

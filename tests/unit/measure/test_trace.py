@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.trace_breakdown import time_spent
-from paceline.core.trace_events import read_events
+from paceline.core.trace_events import read_events, time_spent
 from paceline.devices.cpu import CpuDevice
 from paceline.measure import trace
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from paceline.analysis.figures import Reading
+from paceline.analysis.summary import Reading
 from paceline.report import vega
 from paceline.report.bars import Bar, Panel, bars, panels
 from paceline.report.charts import draw_png, stacked

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.analysis.explain.candidates import Candidate
+from paceline.analysis.explain import Candidate
 from paceline.core.stats import Interval
-from paceline.report.explain.document import Trial, trial_data, tried
+from paceline.report.explain import Trial, trial_data, tried
 
 GRAPH = Candidate("replay the step as a CUDA graph", "launches leave gaps", 0.02, 0.1, "graph=on")
 BATCH = Candidate("a batch of 64", "gaps", 0.05, 0.1, "batch_size=64")

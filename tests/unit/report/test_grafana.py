@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from paceline.cli.show import command as show
 from paceline.core.run import RunRecords
 from paceline.report.export import openmetrics
-from paceline.report.grafana import queries
+from paceline.report.export.openmetrics import queries
 from support.leading import served_in
 from support.micro_records import micro_run
 from support.records import literal_run, sample_run

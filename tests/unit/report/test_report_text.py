@@ -7,9 +7,8 @@ import math
 import pytest
 
 from paceline.analysis.summary import summarize_run
-from paceline.report.numbers import axis_scale, half_width, show_value
 from paceline.report.run.lead import answer
-from paceline.report.text import clean, heading, humanize
+from paceline.report.text import axis_scale, clean, half_width, heading, humanize, show_value
 from support.records import case, literal_run, record, run_of, sample_run
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.core import registry
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.runner import launcher_ranks
 from paceline.runner.execute import CaseEnd, rank_environment

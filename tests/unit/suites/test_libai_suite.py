@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.published.libai import libai_rows
+from paceline.analysis.published import libai_rows
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.layout import Layout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.service.engines.base import AttemptProgress, LiveFigure
-from paceline.web.lines import small_chart
+from paceline.web.site import small_chart
 from support.scripted_followers import a_job
 
 UNITS = {"rate": "requests/s", "p50": "s", "p99": "s", "failures": "requests/s"}

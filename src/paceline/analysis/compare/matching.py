@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from paceline.analysis.figures import show_parameter, unique_labels
+from paceline.analysis.summary import show_parameter, unique_labels
 from paceline.core.case import Case
 from paceline.core.grouping import group_by
 from paceline.core.parameters import MeasuringParameters

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 
-from paceline.analysis.compare.drafts import (
+from paceline.analysis.compare.matching import Match, Matched, Pool, Side, differences
+from paceline.analysis.compare.sides import (
     Draft,
     MetricSelection,
     figures_of,
@@ -14,7 +15,6 @@ from paceline.analysis.compare.drafts import (
     means_of,
     repeat_samples,
 )
-from paceline.analysis.compare.matching import Match, Matched, Pool, Side, differences
 from paceline.analysis.compare.significance import Ratio, ratio_of_pairs
 from paceline.analysis.compare.verdicts import Comparison, Pairing
 from paceline.core.case import Case

@@ -17,7 +17,7 @@ from paceline.analysis.diagnose.criteria import Unanswerable
 from paceline.analysis.diagnose.outliers import Accused, Outliers, Sensitivity, as_part, find_outliers, losses
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
-from paceline.analysis.figures import shortened
+from paceline.analysis.summary import shortened
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import RecordWarning

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.plan.timing import LIBAI, Cluster, step_time
-from paceline.analysis.published.libai import libai_rows
+from paceline.analysis.published import libai_rows
 from paceline.core.errors import PacelineError
 from paceline.core.files import shipped_rows
 from paceline.core.layout import Layout

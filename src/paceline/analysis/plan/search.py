@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.analysis.plan.memory import RankMemory, rank_memory
-from paceline.analysis.plan.timing import Cluster, StepTime, step_time
+from paceline.analysis.plan.timing import Cluster, RankMemory, StepTime, rank_memory, step_time
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.layout import Layout, LayoutPrecision
 from paceline.core.quantity import show_size

@@ -14,9 +14,17 @@ from typing import Literal
 
 from paceline.analysis.configuration import Configuration, labels, shared_choices
 from paceline.analysis.cost import THOUSAND, thousand
-from paceline.analysis.figures import Reading
-from paceline.analysis.recommend.evidence import Evidence, LeftOut, MeasuredLoad
-from paceline.analysis.recommend.question import ERRORS, PERCENTILES, Question, SloLimit, bounds_of
+from paceline.analysis.recommend.evidence import (
+    ERRORS,
+    PERCENTILES,
+    Evidence,
+    LeftOut,
+    MeasuredLoad,
+    Question,
+    SloLimit,
+    bounds_of,
+)
+from paceline.analysis.summary import Reading
 from paceline.core.errors import InputError
 from paceline.core.grouping import group_by
 from paceline.core.stats import CONFIDENCE, Interval

@@ -12,8 +12,7 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from paceline.analysis.compare.rounds import side_of
-from paceline.analysis.figures import unique_labels
-from paceline.analysis.summary import headline_of
+from paceline.analysis.summary import headline_of, unique_labels
 from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, Modes, find_changes
 from paceline.core.case import Case
 from paceline.core.environment import Driver, Environment, Git

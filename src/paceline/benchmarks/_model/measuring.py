@@ -13,8 +13,7 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, RecordWarning, Result
-from paceline.core.trace_breakdown import time_spent
-from paceline.core.trace_events import read_events
+from paceline.core.trace_events import read_events, time_spent
 from paceline.core.trace_signs import Sign, StepDetails, step_details
 from paceline.devices import Device, kind_of
 from paceline.devices.timeline import Phases, monotonic

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
 from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, run_tool
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 from paceline.devices.timeline import monotonic
 
 DEFAULT_PORT = 5201

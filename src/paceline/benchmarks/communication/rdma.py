@@ -33,9 +33,8 @@ from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Merge, Metric
-from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork
+from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork, free_port
 from paceline.core.parameters import EachPart
-from paceline.core.ports import free_port
 from paceline.core.quantity import Duration, Size, show_size
 from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import Description

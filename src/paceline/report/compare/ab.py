@@ -14,8 +14,7 @@ from paceline.core.stats import CONFIDENCE
 from paceline.report.compare import document as compare
 from paceline.report.compare.words import change_words, gain_words, metric_words
 from paceline.report.document import Document, Lines, Section
-from paceline.report.numbers import between, percent, ratio
-from paceline.report.text import one_line
+from paceline.report.text import between, one_line, percent, ratio
 
 Decided = Sequence[tuple[ComparisonRow, Decision]]
 

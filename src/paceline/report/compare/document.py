@@ -19,7 +19,7 @@ from paceline.analysis.compare.verdicts import (
     Undecided,
     Violation,
 )
-from paceline.analysis.figures import shortened
+from paceline.analysis.summary import shortened
 from paceline.core.uncertainty import Level
 from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
 from paceline.report.compare.words import (
@@ -34,9 +34,8 @@ from paceline.report.compare.words import (
 )
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
-from paceline.report.numbers import SI_UNITS, between, ratio, show_value
 from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Spec
-from paceline.report.text import heading, one_line, when
+from paceline.report.text import SI_UNITS, between, heading, one_line, ratio, show_value, when
 
 NAMED = 8  # cases that a sentence can hold
 MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page

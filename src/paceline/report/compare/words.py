@@ -15,8 +15,7 @@ from paceline.analysis.compare.verdicts import (
 )
 from paceline.core.metric import Better
 from paceline.core.uncertainty import SEPARATE
-from paceline.report.numbers import between, percent, ratio, show_at, show_value
-from paceline.report.text import heading, humanize, one_line
+from paceline.report.text import between, heading, humanize, one_line, percent, ratio, show_at, show_value
 
 LEVEL = 0.0005  # parts from a mean of 1 that no words have
 _WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}

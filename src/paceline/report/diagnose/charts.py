@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from paceline.analysis.diagnose.judge import Diagnosis, Judged
 from paceline.report.charts import TEXT, Chart, layer, quantity
-from paceline.report.numbers import change, show_value
 from paceline.report.style import ACCENT, COLUMN, CONFIG, GRID, INK, MUTED, Spec
-from paceline.report.text import one_line
+from paceline.report.text import change, one_line, show_value
 
 STRIPS = 12  # metrics that one chart shows
 AT_LEAST = 6  # metrics that it shows for comparison, where fewer have defects

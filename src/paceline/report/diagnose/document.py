@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.analysis.diagnose.judge import Diagnosis, NodeFinding, NodeVerdict, State
-from paceline.analysis.figures import shortened
+from paceline.analysis.summary import shortened
 from paceline.core.errors import InputError
 from paceline.report.charts import draw_png
 from paceline.report.diagnose.charts import accused_in, strips
@@ -33,8 +33,7 @@ from paceline.report.document import (
 )
 from paceline.report.export.csv import csv_text
 from paceline.report.export.xlsx import add_sheet, append_row, make_cell, new_workbook, saved
-from paceline.report.numbers import change, share, show_value
-from paceline.report.text import one_line
+from paceline.report.text import change, one_line, share, show_value
 
 NAMED = 4  # nodes that a sentence can hold
 REASONS = 6  # per node on a terminal; other forms have all

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.figures import unique_labels
+from paceline.analysis.summary import unique_labels
 from paceline.core.case import Category
 from paceline.core.errors import InputError
 from paceline.core.record import Outcome, Record

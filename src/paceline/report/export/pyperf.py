@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paceline.analysis.figures import unique_labels
+from paceline.analysis.summary import unique_labels
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError

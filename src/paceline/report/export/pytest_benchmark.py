@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.figures import unique_labels
-from paceline.analysis.summary import headline_of
+from paceline.analysis.summary import headline_of, unique_labels
 from paceline.analysis.trend.series import commit
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.analysis.figures import unique_labels
+from paceline.analysis.summary import unique_labels
 from paceline.analysis.trend.series import commit, fingerprint
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords

@@ -6,8 +6,7 @@ import io
 import math
 from typing import Any
 
-from paceline.analysis.figures import unique_labels
-from paceline.analysis.summary import headline_of
+from paceline.analysis.summary import headline_of, unique_labels
 from paceline.core.errors import MissingDependency
 from paceline.core.run import RunRecords
 from paceline.report.export import Export

@@ -6,18 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.analysis.figures import Reading
 from paceline.analysis.leaderboard import Board, Entry
+from paceline.analysis.summary import Reading
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.uncertainty import SEPARATE
 from paceline.report.bars import Bar, bars
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export.csv import csv_text
-from paceline.report.numbers import SI_UNITS, percent, show_usd, show_value
 from paceline.report.recommend.words import with_warning
 from paceline.report.style import ACCENT, WARNING
-from paceline.report.text import heading, humanize, listed, one_line
+from paceline.report.text import SI_UNITS, heading, humanize, listed, one_line, percent, show_usd, show_value
 
 MOST_BOARDS = 12  # of a page for people
 MOST_BARS = 20

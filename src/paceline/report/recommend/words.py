@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import COSTS, Flip, Miss, Option, OptionStanding, Recommendation, Rival
-from paceline.analysis.recommend.question import ERRORS, PERCENTILES, TOKEN_BOUNDS, Question
+from paceline.analysis.recommend.evidence import ERRORS, PERCENTILES, TOKEN_BOUNDS, Question
+from paceline.analysis.summary import Reading
 from paceline.core.quantity import show_count, show_interval, with_interval
 from paceline.core.stats import CONFIDENCE, Interval
-from paceline.report.numbers import percent, show_usd, show_value
-from paceline.report.text import listed
+from paceline.report.text import listed, percent, show_usd, show_value
 
 
 def headline(advice: Recommendation) -> str:

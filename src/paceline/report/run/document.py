@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis import serving
 from paceline.analysis.roofline import KnownCeilings
+from paceline.analysis.serving import makes_tokens
 from paceline.analysis.summary import CaseRow, RunSummary, summarize_run
-from paceline.analysis.token_loads import makes_tokens
 from paceline.core.case import Category, is_of_model
 from paceline.core.errors import InputError
 from paceline.core.files import write_atomic
@@ -28,10 +28,10 @@ from paceline.report.charts import Chart, captioned, draw_png
 from paceline.report.document import Block, Document, Finding, Item, Lines, Medium, Pairs, Section, Table, Tone
 from paceline.report.render import html, markdown
 from paceline.report.run import serving_charts
-from paceline.report.run.case_details import case_details, case_key
+from paceline.report.run.case import case_details, case_key
 from paceline.report.run.columns import SPENT, CaseTable, case_tables, placed_models, short_labels
 from paceline.report.run.lead import answer, cards, ceiling_cards, overview, reached_chart
-from paceline.report.run.section import report_sections
+from paceline.report.run.sections import report_sections
 from paceline.report.run.sweeps import cold_start_table, stage_table, sweep_charts, sweep_tables
 from paceline.report.text import one_line, when
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Reading
 from paceline.analysis.roofline import Bound, Placed, Roof, Rooflines, ceilings_of, rooflines
-from paceline.analysis.summary import CaseRow, Group, RunSummary
+from paceline.analysis.summary import CaseRow, Group, Reading, RunSummary
 from paceline.core.case import Category, is_of_model
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better
@@ -19,12 +18,22 @@ from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY
 from paceline.report.bars import Bar, Panel, panels
 from paceline.report.charts import Chart
 from paceline.report.document import Card
-from paceline.report.numbers import SI_UNITS, axis_scale, bare_interval, share, show_figure, show_value
 from paceline.report.run import token_words
 from paceline.report.run.columns import placed_models, short_labels
 from paceline.report.run.sections.roofline import KINDS, bound_words, named_ceiling
 from paceline.report.style import ACCENT, WARNING
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import (
+    SI_UNITS,
+    axis_scale,
+    bare_interval,
+    heading,
+    humanize,
+    one_line,
+    share,
+    show_figure,
+    show_value,
+    told_apart,
+)
 
 CARDS = 4
 HIGHLIGHTS = 3  # that one sentence can hold

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from paceline.analysis import serving
-from paceline.analysis.serving import Curve, Load
+from paceline.analysis.serving import Curve, Load, each_load, makes_tokens
 from paceline.analysis.summary import CaseRow
-from paceline.analysis.token_loads import each_load, makes_tokens
 from paceline.core.quantity import show_count
 from paceline.core.subject import REQUEST_STAGES
 from paceline.report.charts import (
@@ -23,11 +22,10 @@ from paceline.report.charts import (
     stacked_bars,
     ticks,
 )
-from paceline.report.numbers import MS, axis_scale, show_figure, show_value
-from paceline.report.numbers import share as share_of
 from paceline.report.run import token_charts
 from paceline.report.style import ACCENT, GRID, LINES, MUTED, WIDTH, Spec, parted
-from paceline.report.text import one_line, told_apart
+from paceline.report.text import MS, axis_scale, one_line, show_figure, show_value, told_apart
+from paceline.report.text import share as share_of
 
 PANEL, PANELS_ABREAST, MOST_PANELS = 300, 3, 12
 

@@ -6,19 +6,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.analysis import serving
-from paceline.analysis.figures import Sweep
-from paceline.analysis.summary import CaseRow
+from paceline.analysis.summary import CaseRow, Sweep
 from paceline.core.case import Category
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
-from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, quantity
+from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, matrix_places, quantity
 from paceline.report.document import Cell, Table
-from paceline.report.numbers import axis_scale, figure_interval, show_at, show_coordinate, show_value
 from paceline.report.run.columns import interval_column
 from paceline.report.style import ACCENT, GRID, INK, WIDTH, Spec, parted
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import (
+    axis_scale,
+    figure_interval,
+    heading,
+    humanize,
+    one_line,
+    show_at,
+    show_coordinate,
+    show_value,
+    told_apart,
+)
 
 MOST_TICKS = 9
 MOST_NUMBERS = 16  # devices; in a larger matrix the numbers would not fit into their cells
@@ -239,13 +247,9 @@ def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
     order = sorted({value[end] for value in values for end in ("from", "to")}, key=_natural)
     places = len(order)
     step = 62 if places <= 8 else 46 if places <= MOST_NUMBERS else max(8, 640 // places)
-    edge: Spec = {"type": "ordinal", "sort": order, "scale": {"domain": order}}
-    lines: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
-    x = {"field": "to", "axis": {"title": "to", "orient": "top", **lines}, **edge}
-    y = {"field": "from", "axis": {"title": "from", **lines}, **edge}
+    place = matrix_places("to", "from", order, order, titles=("to", "from"))
     # Shades of one colour, so that a style sheet can give it another; never so strong that a number on it is lost.
     shade = quantity("value", scale={"domain": [0, largest / scale], "range": [0.04, 0.5]}) | {"legend": None}
-    place: Spec = {"x": x, "y": y}
     layers = [layer("rect", place | {"fillOpacity": shade}, color=ACCENT, stroke=GRID, strokeOpacity=1)]
     if places <= MOST_NUMBERS:
         layers.append(layer("text", place | {"text": TEXT}, color=INK, fontSize=12 if places <= 8 else 10))

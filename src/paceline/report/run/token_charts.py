@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paceline.analysis.summary import CaseRow
-from paceline.analysis.token_loads import (
+from paceline.analysis.serving import (
     BETWEEN,
     FIRST,
     JOULES,
@@ -17,13 +16,13 @@ from paceline.analysis.token_loads import (
     tail_of,
     token_curves,
 )
+from paceline.analysis.summary import CaseRow
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.core.subject import LoadSeries
 from paceline.report.charts import TEXT, Chart, coloured, framed, latency_scale, layer, quantity, slo_lines
-from paceline.report.numbers import MS, axis_scale, show_value
 from paceline.report.style import ACCENT, GRID, INK, LINES, MUTED, WIDTH, Spec
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import MS, axis_scale, heading, humanize, one_line, show_value, told_apart
 
 LATENCIES = {FIRST: "Time to first token", BETWEEN: "Time between tokens"}
 _SERIES = {"server_running": "running", "server_queue": "waiting", "kv_cache_use": "KV cache"}

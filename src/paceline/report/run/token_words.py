@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.analysis import token_loads
+from paceline.analysis import serving
+from paceline.analysis.serving import BETWEEN, FIRST, JOULES, PER_USER, TOTAL, USD, TokenLoad, best_load, tail_of
 from paceline.analysis.summary import CaseRow, headline_of
-from paceline.analysis.token_loads import BETWEEN, FIRST, JOULES, PER_USER, TOTAL, USD, TokenLoad, best_load, tail_of
 from paceline.core.record import Measurement, Record
 from paceline.report.document import Card
-from paceline.report.numbers import bare_interval, show_figure, show_usd, show_value
-from paceline.report.text import one_line
+from paceline.report.text import bare_interval, one_line, show_figure, show_usd, show_value
 
 
 def sentence(record: Record) -> str:
@@ -19,7 +18,7 @@ def sentence(record: Record) -> str:
     total = row.figure(TOTAL)
     if not row.ok or total is None or record.load is None:
         return ""
-    load = token_loads.load_of(row)
+    load = serving.load_of(row)
     at = record.load.headline_at if record.load.sweep else load.name if load is not None else ""
     parts = [f"{show_figure(total)}{f' at {at}' if at else ''}"]
     parts += [show_figure(figure)] if (figure := row.figure(PER_USER)) is not None else []
@@ -58,7 +57,7 @@ def cards(rows: Sequence[CaseRow]) -> Iterator[Card]:
 
 def _of_one_model(rows: Sequence[CaseRow]) -> list[TokenLoad]:
     """All loads, where they are of one model; figures of others are no contest."""
-    loads = [load for curve in token_loads.token_curves(rows) for load in curve]
+    loads = [load for curve in serving.token_curves(rows) for load in curve]
     return loads if len({load.row.record.subject.model for load in loads}) == 1 else []
 
 

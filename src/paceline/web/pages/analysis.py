@@ -19,21 +19,19 @@ from paceline.analysis.leaderboard import Board, boards
 from paceline.analysis.trend.series import TrendSeries, history, leading_series, standing
 from paceline.core.errors import InputError
 from paceline.machine.profile import price_table
+from paceline.report import trend as trend_report
 from paceline.report.compare import document as compare_report
 from paceline.report.document import Document
-from paceline.report.numbers import show_value
 from paceline.report.recommend import leaderboard as leaderboard_report
 from paceline.report.render import html as render_html
-from paceline.report.text import one_line, when
-from paceline.report.trend import document as trend_report
+from paceline.report.text import one_line, show_value, when
 from paceline.service.api.answer_cache import AnswerCache
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Scope
 from paceline.store.dashboard_queries import edition, headlines, metrics
 from paceline.web.job_history import counted
-from paceline.web.lines import SmallChart, small_chart
 from paceline.web.pages import Page
-from paceline.web.site import Site, embedded, templates, wants_json
+from paceline.web.site import Site, SmallChart, embedded, small_chart, templates, wants_json
 
 MOST_COMPARED = 50  # runs of one side
 MOST_SIDES = 12

@@ -13,17 +13,15 @@ from starlette.responses import RedirectResponse
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
-from paceline.report.numbers import show_figure, show_value
-from paceline.report.text import heading, humanize, one_line
+from paceline.report.text import heading, humanize, one_line, show_figure, show_value
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope, check_owner
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import Job, JobState
 from paceline.store.dashboard_queries import glance, last_lines
 from paceline.web.job_history import CAUSES, HistoryLine, history, listed, needs_words
-from paceline.web.lines import SmallChart, small_chart
 from paceline.web.pages import Page
-from paceline.web.site import SentForm, Site
+from paceline.web.site import SentForm, Site, SmallChart, small_chart
 
 CASES = 200  # of a job that has more, those around the one that is being measured
 LINES = 200

@@ -1,4 +1,4 @@
-"""The report of a run, also while it is being measured, with its tags, its note and its pin."""
+"""The report of a run, also while it is being measured, with its tags, note and pin; and each of its cases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from starlette.responses import JSONResponse
 
 from paceline.core.errors import InputError
 from paceline.core.run import RunRecords, RunStatus
+from paceline.report.render import html as render_html
+from paceline.report.run.case import CasePage, case_of, document, same_case
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope
 from paceline.store.dashboard_queries import glance, pin_and_note
@@ -19,6 +21,7 @@ from paceline.web.pages import Page
 from paceline.web.pages.runs import may_change, owner_of
 from paceline.web.site import Site, embedded, templates, wants_json
 
+MOST_RUNS = 500  # among which the history of a case is looked for
 _MOST_REPORTS = 16  # that were made last and may be requested again
 _CASE = re.compile(r'(<details id="case-(\d+)"(?: open)?>\n<summary>.*?</summary>\n<div class="inside">\n)', re.DOTALL)
 
@@ -32,7 +35,7 @@ class RunProgress(BaseModel):
 
 
 def routes(router: APIRouter, site: Site) -> None:
-    """`/runs/ID`."""
+    """`/runs/ID` and `/runs/ID/cases/N`."""
 
     @lru_cache(_MOST_REPORTS)
     def report(run_id: str, *edition: object) -> str:
@@ -82,6 +85,31 @@ def routes(router: APIRouter, site: Site) -> None:
         if records is None:
             raise InputError("unknown-run", f"there is no run '{run_id}'", value=run_id)
         return RunProgress(status=records.run.status, done=len(records.records), total=len(records.run.cases))
+
+    @router.get("/runs/{run_id}/cases/{index}")
+    @needs(Scope.READ)
+    def show_case(request: Request, run_id: str, index: int) -> Response:
+        whole = site.store.load(site.store.find_run(run_id))
+        page = CasePage(case_of(whole, index), ())
+        if page.metric:
+            runs = site.store.history(page.metric, limit=MOST_RUNS)
+            page = CasePage(page.records, same_case(page.records, runs))
+        if wants_json(request):
+            return JSONResponse(page.record.model_dump(mode="json"))
+        indices = [record.case.index for record in whole.records]
+        place = indices.index(index)
+        values = {
+            "run": whole.run,
+            "record": page.record,
+            "metric": page.metric,
+            "before": indices[place - 1] if place else None,
+            "after": indices[place + 1] if place + 1 < len(indices) else None,
+            "place": place + 1,
+            "of": len(indices),
+        }
+        above = Markup(templates().get_template("case.html").render(**values, **site.shared_values(request)))
+        made = document(page, every="/runs/{run}/cases/{case}")
+        return embedded(site, request, render_html.render(made), above=above)
 
 
 PAGE = Page("/runs/ID", routes)

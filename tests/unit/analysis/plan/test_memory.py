@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.analysis.plan.calibrate import published_observations
-from paceline.analysis.plan.memory import (
+from paceline.analysis.plan.timing import (
     BUCKET,
     OUTSIDE,
     USABLE,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.memory import USABLE, rank_memory, stage_memory
 from paceline.analysis.plan.search import (
     Candidate,
     LayoutPlan,
@@ -20,7 +19,7 @@ from paceline.analysis.plan.search import (
     plan,
     reasons,
 )
-from paceline.analysis.plan.timing import LIBAI, StepTime
+from paceline.analysis.plan.timing import LIBAI, USABLE, StepTime, rank_memory, stage_memory
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.quantity import show_size

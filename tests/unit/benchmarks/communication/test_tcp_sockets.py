@@ -25,7 +25,7 @@ from paceline.benchmarks.communication.tcp import (
     swallowing,
 )
 from paceline.core.errors import InputError
-from paceline.core.ports import free_port
+from paceline.core.network import free_port
 
 
 @pytest.mark.parametrize(

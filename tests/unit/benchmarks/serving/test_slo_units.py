@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.analysis.recommend.question import read_bounds
+from paceline.analysis.recommend.evidence import read_bounds
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.suite import Here, Suite, expand

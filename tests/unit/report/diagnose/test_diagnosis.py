@@ -19,8 +19,8 @@ from paceline.report import vega
 from paceline.report.diagnose import document as report
 from paceline.report.diagnose.charts import strips
 from paceline.report.diagnose.document import answer, document
-from paceline.report.numbers import change as show_change
 from paceline.report.render import html, markdown, terminal
+from paceline.report.text import change as show_change
 from support.records import HOSTILE
 from support.refused import refused
 

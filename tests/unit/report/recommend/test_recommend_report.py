@@ -14,19 +14,18 @@ from rich.console import Console
 from paceline.analysis.cost import Prices, read_price
 from paceline.analysis.leaderboard import boards
 from paceline.analysis.recommend.choice import Recommendation, recommend
-from paceline.analysis.recommend.evidence import Evidence, evidence
-from paceline.analysis.recommend.question import Question, read_bounds
+from paceline.analysis.recommend.evidence import Evidence, Question, evidence, read_bounds
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.document import Document
-from paceline.report.numbers import show_usd
 from paceline.report.recommend import document as report
 from paceline.report.recommend import leaderboard
 from paceline.report.recommend.words import headline, what_if, why
 from paceline.report.render import html as render_html
 from paceline.report.render import markdown as render_markdown
 from paceline.report.render import terminal
+from paceline.report.text import show_usd
 from support.compare_records import again
 from support.records import STEP_TIME, hostile_run, literal_run, sample_run, throughput
 from support.serving_records import capacity_run, rates_run

@@ -8,10 +8,9 @@ import pytest
 
 from paceline.analysis.configuration import Configuration
 from paceline.analysis.cost import Budget, HourlyPrice
-from paceline.analysis.figures import Reading
 from paceline.analysis.recommend.choice import AGAIN, COST_HOUR, Miss, OptionStanding, Recommendation, recommend
-from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad
-from paceline.analysis.recommend.question import Question, read_bounds
+from paceline.analysis.recommend.evidence import Evidence, MeasuredLoad, Question, read_bounds
+from paceline.analysis.summary import Reading
 from paceline.report.recommend import document as report
 from paceline.report.recommend.words import headline, missed, what_if, why
 from paceline.report.render import markdown

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from paceline.core import registry
 from paceline.report.run.document import show, to_html, to_markdown
-from paceline.report.run.section import REPORT_SECTIONS
+from paceline.report.run.sections import REPORT_SECTIONS
 from support.records import literal_run, sample_run
 
 PLUGIN = """
 from paceline.report.document import Lines, Section, Table
-from paceline.report.run.section import ReportSection
+from paceline.report.run.sections import ReportSection
 
 
 def build(summary):
@@ -56,7 +56,7 @@ def test_our_own_sections_use_the_same_hook() -> None:
 
 
 BROKEN = """
-from paceline.report.run.section import ReportSection
+from paceline.report.run.sections import ReportSection
 
 
 def build(summary):

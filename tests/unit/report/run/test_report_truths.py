@@ -9,7 +9,7 @@ import pytest
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.report.document import Details, Medium, Pairs, shown
-from paceline.report.run.case_details import case_details
+from paceline.report.run.case import case_details
 from paceline.report.run.document import to_html, to_markdown
 from support.records import RUN_ID, case, record, run_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.core.watch import Watched, WatchSeries
 from paceline.report.charts import Chart
 from paceline.report.document import Table
-from paceline.report.run.watch_chart import watched_items
+from paceline.report.run.case import watched_items
 
 
 def seen(host: str = "") -> Watched:

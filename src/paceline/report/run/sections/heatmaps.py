@@ -11,12 +11,11 @@ from paceline.core.benchmark import size_parameters
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
-from paceline.report.charts import TEXT, Chart, framed, layer
+from paceline.report.charts import TEXT, Chart, framed, layer, matrix_places
 from paceline.report.document import Section, Table
-from paceline.report.numbers import axis_scale, show_coordinate, show_value
-from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
+from paceline.report.run.sections import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.style import ACCENT, GRID, INK, MUTED, Spec
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import axis_scale, heading, humanize, one_line, show_coordinate, show_value, told_apart
 
 MOST_MAPS = 6
 MOST_COLUMNS = 14  # with a figure in each cell
@@ -142,15 +141,8 @@ def _chart(one: HeatMap) -> Chart:
         }
         for cell in one.cells
     ]
-    lines: Spec = {"labelAngle": 0, "labelPadding": 8, "domain": False, "ticks": False, "labelOverlap": "greedy"}
-    columns, rows = (
-        [_shown_x(one, value) for value in one.xs],
-        [_shown_y(one, value) for value in one.ys],
-    )
-    edge: Spec = {"type": "ordinal", "sort": None}
-    x = edge | {"field": "x", "scale": {"domain": columns}, "axis": {"title": _axis(one.x), "orient": "top", **lines}}
-    y = edge | {"field": "y", "scale": {"domain": rows}, "axis": {"title": _axis(one.y), **lines}}
-    place: Spec = {"x": x, "y": y}
+    columns, rows = [_shown_x(one, value) for value in one.xs], [_shown_y(one, value) for value in one.ys]
+    place = matrix_places("x", "y", columns, rows, titles=(_axis(one.x), _axis(one.y)))
     shaded = place | {"fillOpacity": {"field": "shade", "type": "quantitative", "scale": None}}
     empty: Spec = {"fillOpacity": 0, "color": MUTED, "stroke": MUTED, "strokeDash": [3, 3], "strokeOpacity": 0.6}
     layers = [

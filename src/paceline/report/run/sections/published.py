@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.analysis.published.records import published_tables
+from paceline.analysis.published import published_tables
 from paceline.analysis.summary import RunSummary
 from paceline.report.document import Lines, Section, Table, Tone
-from paceline.report.run.section import ReportSection
+from paceline.report.run.sections import ReportSection
 
 
 def _build(summary: RunSummary) -> list[Section]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.analysis.figures import shortened
 from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofline, Rooflines, advice, rooflines
-from paceline.analysis.summary import CaseRow, RunSummary
+from paceline.analysis.summary import CaseRow, RunSummary, shortened
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
 from paceline.report.charts import TEXT, Chart, coloured, decades_within, framed, layer, quantity
 from paceline.report.document import Section, Table
-from paceline.report.numbers import share, show_value
-from paceline.report.run.section import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
+from paceline.report.run.sections import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.style import ACCENT, INK, LINES, MUTED, WIDTH, Spec
-from paceline.report.text import listed, one_line, told_apart
+from paceline.report.text import listed, one_line, share, show_value, told_apart
 
 HEIGHT = 330
 MARGIN = 2.2  # factor by which an axis reaches beyond what it shows

@@ -9,10 +9,9 @@ from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SL
 from paceline.core.quantity import show_count
 from paceline.report.charts import TEXT, Chart, coloured, framed, layer, quantity
 from paceline.report.document import Table
-from paceline.report.numbers import axis_scale, share, show_value
-from paceline.report.run.section import ReportSection, SectionAnswer, section_of, with_note
+from paceline.report.run.sections import ReportSection, SectionAnswer, section_of, with_note
 from paceline.report.style import ACCENT, INK, LINES, MUTED, Spec
-from paceline.report.text import heading, humanize, one_line, told_apart
+from paceline.report.text import axis_scale, heading, humanize, one_line, share, show_value, told_apart
 
 WIDTH, HEIGHT = 560, 240
 BARS = 300

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.subject import StepTrace
-from paceline.core.trace_breakdown import IDLE, ORDER, TOP, TimeSpent
+from paceline.core.trace_events import IDLE, ORDER, TOP, TimeSpent
 from paceline.report.charts import Chart, coloured, framed, plane_beside, stacked_bars
 from paceline.report.document import Table
-from paceline.report.numbers import percent, show_value
-from paceline.report.numbers import share as share_of
-from paceline.report.run.section import ReportSection, SectionAnswer, section_of
+from paceline.report.run.sections import ReportSection, SectionAnswer, section_of
 from paceline.report.style import ACCENT, LINES, MUTED, Spec
-from paceline.report.text import one_line, told_apart
+from paceline.report.text import one_line, percent, show_value, told_apart
+from paceline.report.text import share as share_of
 
 NAMES = 90  # characters of a kernel's name
 FEW = 6  # kernels of each case where there are several cases

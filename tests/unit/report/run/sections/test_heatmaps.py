@@ -13,7 +13,7 @@ from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.report import charts, vega
 from paceline.report.run.document import show, to_html, to_markdown
-from paceline.report.run.section import SectionAnswer
+from paceline.report.run.sections import SectionAnswer
 from paceline.report.run.sections.heatmaps import MOST_MAPS, heat_map_parts
 from support.insight_records import grid_run
 from support.micro_records import rate

@@ -12,7 +12,7 @@ from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record, RecordWarning
 from paceline.report import charts, vega
 from paceline.report.run.document import show, to_html, to_markdown
-from paceline.report.run.section import SectionAnswer
+from paceline.report.run.sections import SectionAnswer
 from paceline.report.run.sections.scaling import scaling_parts
 from support.insight_records import EXPOSED, data_parallel, of_ranks, scaling_run
 from support.records import literal_run, run_of

@@ -12,10 +12,10 @@ from paceline.analysis.simulation import Traced, traced
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record
 from paceline.core.subject import StepTrace
-from paceline.core.trace_breakdown import TimeSpent, time_spent
+from paceline.core.trace_events import TimeSpent, time_spent
 from paceline.report import vega
 from paceline.report.run.document import show, to_html, to_markdown
-from paceline.report.run.section import SectionAnswer
+from paceline.report.run.sections import SectionAnswer
 from paceline.report.run.sections.traces import sentence, short_name, trace_parts
 from support.profiled import events_of, gpu_spent, trace_facts
 from support.records import case, literal_run, record, run_of

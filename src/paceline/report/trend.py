@@ -16,10 +16,9 @@ from paceline.core.quantity import show_interval
 from paceline.report.charts import TEXT, Chart, framed, layer, quantity, stacked
 from paceline.report.document import Block, Cell, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
-from paceline.report.numbers import axis_scale, percent, share, show_at, show_value
 from paceline.report.run.columns import interval_column
 from paceline.report.style import ACCENT, INK, MUTED, Spec
-from paceline.report.text import heading, humanize, one_line, when
+from paceline.report.text import axis_scale, heading, humanize, one_line, percent, share, show_at, show_value, when
 
 WIDTH = 880
 WORSE, BETTER = "#b4451f", "#1d7a4a"  # the style sheet has both for a dark page

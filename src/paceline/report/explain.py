@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.analysis.explain.budget import BoundOperation, BudgetPart, Traced
-from paceline.analysis.explain.candidates import Candidate
+from paceline.analysis.explain import BoundOperation, BudgetPart, Candidate, Traced
 from paceline.core.quantity import show_count
 from paceline.core.stats import Interval
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.numbers import between, percent, ratio, show_value
 from paceline.report.run.sections.traces import short_name
-from paceline.report.text import one_line
+from paceline.report.text import between, one_line, percent, ratio, show_value
 
 NAMES = 40  # characters of an operation
 

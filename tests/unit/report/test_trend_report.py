@@ -13,12 +13,12 @@ from rich.console import Console
 
 from paceline.analysis.trend.series import History, history
 from paceline.core.stats import Interval
+from paceline.report import trend
 from paceline.report.charts import Chart, draw_png, draw_svg
 from paceline.report.document import Document, Section
 from paceline.report.render import html as render_html
 from paceline.report.render import terminal
-from paceline.report.trend import document as trend
-from paceline.report.trend.document import PLAIN_BARS, answer, chart_of, sparkline
+from paceline.report.trend import PLAIN_BARS, answer, chart_of, sparkline
 from support.records import HOSTILE
 from support.trend_records import four_series, levels, runs_of
 

@@ -1,1 +1,0 @@
-"""The explanation of a step, for people and for programs."""

@@ -1,1 +1,0 @@
-"""The answer to: since when a metric is different."""
