@@ -19,6 +19,7 @@ from paceline.core.parameters import EachPart, Parameters, refusal
 from paceline.core.quantity import Duration, Size
 
 MOST_CASES = 20_000
+PATIENCE = 2.0  # times what a case is made to take, before it is ended
 
 AnyBenchmark = Benchmark[Any]
 
@@ -38,7 +39,7 @@ class CaseKeys(BaseModel):
     ranks: int | None = Field(default=None, ge=1)
     """How many processes measure together (data parallel)"""
     timeout: Duration = Field(default=600.0, gt=0)
-    """End the case after this time"""
+    """End the case after this time; unset is 10 minutes, or twice what a longer case is made to take"""
     memory_limit: Size | None = Field(default=None, gt=0)
     """End the case when its processes on a machine together take more host memory than this, as in 8GiB; unset is
     95 % of what is free when it starts"""
@@ -259,6 +260,9 @@ def _expand_entry(
         targets = here.resolve(keys.target)
         each = split_target(keys.target)[1] == EACH
         at_once = benchmark.within_device(parameters) if keys.at_once is None else keys.at_once
+        expected, timeout = benchmark.expected_seconds(parameters), keys.timeout
+        if "timeout" not in of_case and expected:
+            timeout = max(timeout, PATIENCE * expected)  # who asks for hours need not ask for more time as well
         cases = []
         for target in targets:
             ranks = _ranks(keys, target, here, benchmark, required) if not each else _one_rank(keys, required)
@@ -269,11 +273,11 @@ def _expand_entry(
                 title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
                 target=target,
                 ranks=ranks,
-                timeout=keys.timeout,
+                timeout=timeout,
                 memory_limit=keys.memory_limit,
                 require=keys.require,
                 category=benchmark.category,
-                expected=benchmark.expected_seconds(parameters),
+                expected=expected,
                 origin=origin,
                 env=keys.env,
                 superbench=keys.superbench,

@@ -125,7 +125,10 @@ class CaseEnd:
 
     def result(self) -> Result:
         """Everything measured: the ranks' results merged, or what a failed case had measured until then."""
-        if self.failure is None:
+        found = self.results.get(self.failure.rank) if self.failure is not None else None
+        if found is not None:  # it was measured to its end, and fails because of what was found
+            merged = found
+        elif self.failure is None:
             merged = merge_ranks([self.results[rank] for rank in sorted(self.results)])
         else:
             series = self.samples.items()
@@ -314,9 +317,10 @@ class CaseExecution:
             return
         if rank.fallback is not None:  # all was measured; what was lost is what came after
             rank.result = rank.fallback
-            rank.result.facts["cut_short"] = failure.cause.message
             rank.result_at = time.monotonic()
-            return
+            if failure.cause.kind is not CauseKind.CORRUPTION:
+                rank.result.facts["cut_short"] = failure.cause.message
+                return
         is_first = all(other.failure is None for other in self._ranks)
         rank.failure = failure
         if is_first:

@@ -131,6 +131,12 @@ def _blaslt_gemm(take: _Taking) -> Made:
             yield {"benchmark": "gemm", "precision": formats[one], "m": m, "n": n, "k": k, "batch": batch}
 
 
+def _gpu_burn(take: _Taking) -> Made:
+    single = "tf32" if take.one("tensor_core", False) else "fp32"
+    formats = ["fp64" if take.one("doubles", False) else single]
+    yield {"benchmark": "burn", "duration": take.one("time", 10), "formats": formats, "target": "auto:each"}
+
+
 def _matmul(take: _Taking) -> Made:
     shape = {key: value for key in ("m", "n", "k") if (value := take.one(key)) is not None}
     yield {"benchmark": "matmul", **shape, **take.steps()}
@@ -291,6 +297,7 @@ _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "computation-communication-overlap": _same("compute-during-collective", target="auto:*"),
     "cublas-function": _same("blas-functions"),
     "cudnn-function": _same("dnn-functions"),
+    "gpu-burn": _gpu_burn,
     "mem-bw": _mem_bw,
     "gpu-copy-bw": _gpu_copy_bw,
     "gpu-stream": _same("stream"),
@@ -307,7 +314,6 @@ _TENSORRT = "TensorRT and ONNX Runtime are not measured under these names; 'infe
 _MISSING = {
     "ort-inference": _TENSORRT,
     "tensorrt-inference": _TENSORRT,
-    "gpu-burn": "nothing burns devices in; 'gemm' with a long span keeps one under load and checks its results",
     "gpu-sm-copy-bw": "copies are made by the copy engines; 'mem-bw' measures these",
     "nvbandwidth": "'copy' and 'p2p' measure these copies, under other names",
     "cpu-hpl": "no HPL is started; 'gemm' on the CPU measures its products",

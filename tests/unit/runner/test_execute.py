@@ -238,6 +238,21 @@ def test_what_was_kept_stands_whatever_happens_after_it(ends: str) -> None:
     assert (done.end.failure, done.failures) == (None, 0)
 
 
+def test_what_was_measured_stays_where_it_is_what_failed_the_case() -> None:
+    def play(ranks: Ranks) -> None:
+        (rank,) = ranks
+        rank.tell(kept=result(0.5, wrong=3).model_dump(mode="json"))
+        cause = Cause(kind=CauseKind.CORRUPTION, message="3 wrong elements").model_dump(mode="json")
+        rank.tell(failed={"outcome": Outcome.FAILED, "cause": cause, "at": time.monotonic()})
+        rank.exit()
+
+    done = Executed(play)
+    assert done.end.failure is not None and done.end.failure.cause.kind is CauseKind.CORRUPTION
+    kept_result = done.end.result()
+    assert kept_result.facts["wrong"] == 3 and "cut_short" not in kept_result.facts
+    assert kept_result.measurements[0].value == 0.5
+
+
 def test_a_result_counts_more_than_what_was_kept() -> None:
     def play(ranks: Ranks) -> None:
         (rank,) = ranks

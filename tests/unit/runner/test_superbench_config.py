@@ -42,12 +42,12 @@ def named(cases: list[Case], name: str) -> list[Case]:
 def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Suite, cases: list[Case]) -> None:
     assert {case.superbench.partition(":")[0] for case in cases} == {
         "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
-        "cpu-memory-bw-latency", "gpu-copy-bw", "cudnn-function", "cublas-function", "cpu-stream",
+        "cpu-memory-bw-latency", "gpu-copy-bw", "cudnn-function", "cublas-function", "cpu-stream", "gpu-burn",
         "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
         "lstm_models",
     }  # fmt: skip
     wholly = {note.partition(":")[0] for note in suite.notes}
-    for name in ("gpu-burn", "gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "cpu-hpl", "dist-inference", "silent"):
+    for name in ("gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "cpu-hpl", "dist-inference", "silent"):
         assert name in wholly
     assert not any("gpcnet-network-load-test" in note for note in suite.notes), "what is off is nobody's business"
 
