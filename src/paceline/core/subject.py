@@ -232,6 +232,14 @@ class Pace(_Part):
         )
 
 
+class Fingerprint(_Part):
+    """A digest of everything that a case computed, which is the same wherever the same was computed."""
+
+    digest: str
+    basis: str  # what must be the same as well: the device and the libraries
+    steps: tuple[str, ...] = ()  # those of the steps one by one
+
+
 class Description(BaseModel):
     """Everything that a record says of itself to programs."""
 
@@ -248,3 +256,4 @@ class Description(BaseModel):
     trace: StepTrace | None = None
     timing: str = ""  # how times were taken
     pace: Pace | None = None  # None where nothing keeps a device under load
+    fingerprint: Fingerprint | None = None  # None where results are not comparable bit for bit

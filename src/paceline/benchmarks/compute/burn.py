@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -25,11 +25,9 @@ from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import Description, NumberFormat
 from paceline.devices import Device, open_device
 from paceline.machine import conditions
+from paceline.measure.digest import bits
 from paceline.measure.pace import lasting_pace
 from paceline.models.base import set_fp32_mode
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROUNDS = 500  # about so many samples, however long it takes
 SHORTEST_ROUND, LONGEST_ROUND = 0.05, 10.0  # seconds
@@ -233,11 +231,3 @@ class CheckedProduct:
     def _block(self) -> None:
         for _ in range(self._calls):
             self._differing += (bits(self.product.call()) != self._first).sum()
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """The same memory as whole numbers, for which a NaN equals itself and 0 is not -0."""
-    import torch
-
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(whole[tensor.element_size()])

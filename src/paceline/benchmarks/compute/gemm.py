@@ -202,7 +202,9 @@ def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, A
 class Product:
     """The operands of one product, the call that computes it, and the check of its result."""
 
-    def __init__(self, parameters: GemmParameters, device: Device) -> None:
+    def __init__(
+        self, parameters: GemmParameters, device: Device, operands: tuple[Tensor, Tensor] | None = None
+    ) -> None:
         import torch
 
         size = parameters.size or _default_size(parameters, device)
@@ -222,7 +224,8 @@ class Product:
             data = formats.random_operand(parameters.precision, shape, generator)
             return data.transpose(-1, -2) if transposed else data
 
-        self._a, self._b = operand(m, k, parameters.transpose_a), operand(k, n, parameters.transpose_b)
+        made = operands or (operand(m, k, parameters.transpose_a), operand(k, n, parameters.transpose_b))
+        self._a, self._b = made
         set_fp32_mode(parameters.precision)
         self.call: Callable[[], Tensor] = self._make_call(lead)
 

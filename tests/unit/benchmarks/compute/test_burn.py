@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 from torch import Tensor
 
-from paceline.benchmarks.compute.burn import Burn, BurnParameters, CheckedProduct, bits
+from paceline.benchmarks.compute.burn import Burn, BurnParameters, CheckedProduct
 from paceline.core.benchmark import BENCHMARKS, Context
 from paceline.core.case import Case
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.record import Result
 from paceline.core.suite import Here, Suite, expand
 from paceline.devices.cpu import CpuDevice
+from paceline.measure.digest import bits
 
 CASE = Case(index=0, benchmark="burn", parameters={}, title="", target="cpu")
 SMALL = {"duration": 0.05, "size": 32}
@@ -85,12 +85,6 @@ def test_a_product_that_writes_nothing_is_wrong() -> None:
     last = product.product.call()
     product.product.call = lambda: last
     assert product.run() >= 32 * 32
-
-
-def test_bits_tell_what_numbers_do_not() -> None:
-    nan, zero = torch.tensor([float("nan")]), torch.tensor([0.0])
-    assert torch.equal(bits(nan), bits(nan.clone()))
-    assert not torch.equal(bits(zero), bits(-zero))
 
 
 def test_a_format_that_the_device_lacks_is_unsupported() -> None:
