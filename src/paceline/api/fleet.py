@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from paceline.analysis.fingerprints import ballots_of, count_votes
 from paceline.analysis.summary import headline_of
 from paceline.api import running
 from paceline.api.cases import expand_here
@@ -256,6 +257,18 @@ def slow_nodes(nodes: Sequence[NodeRun]) -> dict[str, str]:
             if ratios and (ratio := statistics.median(ratios)) >= SLOW and node.host not in slow:
                 slow[node.host] = f"{words.format(ratio)} the others{_complaint(node)}"
     return slow
+
+
+def outvoted_nodes(nodes: Sequence[NodeRun]) -> tuple[dict[str, str], list[str]]:
+    """The hosts whose fingerprints most of the like devices contradict, each with how; and what no majority decides."""
+    ballots = [
+        one
+        for node in nodes
+        for one in ballots_of(node.host, node.latest, [f"{r.case.benchmark} {r.case.title}" for r in node.latest])
+    ]
+    votes = count_votes(ballots)
+    wrong = {ballot.node: f"{ballot.case}: {text}" for vote in votes for ballot, text in vote.outvoted.items()}
+    return wrong, [vote.undecided for vote in votes if vote.undecided]
 
 
 _LONGER, _WORSE = "its cases take {:.1f} times as long as on", "its figures are {:.1f} times worse than those of"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from paceline.api.fleet import Fleet, FleetListener, NodeRun, Plan, progress_of, slow_nodes
+from paceline.api.fleet import Fleet, FleetListener, NodeRun, Plan, outvoted_nodes, progress_of, slow_nodes
 from paceline.cli._running import write_summary
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.quantity import show_duration
@@ -86,16 +86,19 @@ def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = Fa
 
 def end(fleet: str, nodes: Sequence[NodeRun], *, as_json: bool) -> int:
     """Say what became of every node; returns the exit code."""
-    ok, slow = all(node.ok for node in nodes), slow_nodes(nodes)
+    slow, (outvoted, undecided) = slow_nodes(nodes), outvoted_nodes(nodes)
+    ok = all(node.ok for node in nodes) and not outvoted
     if as_json:
         states = {node.host: node.state for node in nodes}
-        click.echo(json.dumps({"event": "fleet_ended", "fleet": fleet, "ok": ok, "nodes": states, "slow": slow}))
+        words = {"event": "fleet_ended", "fleet": fleet, "ok": ok, "nodes": states, "slow": slow}
+        click.echo(json.dumps(words | {"outvoted": outvoted, "undecided": undecided}))
     else:
-        _show(fleet, nodes, slow)
+        wrong = [f"{host} does not compute what the others do: {why}" for host, why in outvoted.items()]
+        _show(fleet, nodes, wrong, [*(f"{host} is slow: {why}" for host, why in slow.items()), *undecided])
     return 0 if ok else 1
 
 
-def _show(fleet: str, nodes: Sequence[NodeRun], slow: dict[str, str]) -> None:
+def _show(fleet: str, nodes: Sequence[NodeRun], outvoted: Sequence[str], warnings: Sequence[str]) -> None:
     from paceline.report.document import Block, Document, Section, Table, Tone
     from paceline.report.document import Lines as Texts
     from paceline.report.render import terminal
@@ -106,7 +109,7 @@ def _show(fleet: str, nodes: Sequence[NodeRun], slow: dict[str, str]) -> None:
     ]
     causes = [f"{node.host} is {node.state}: {_first(node.cause)}" for node in bad if node.cause]
     causes += [f"{node.host}: {_first_failure(node)}" for node in bad if not node.cause]
-    warnings = [f"{host} is slow: {why}" for host, why in slow.items()]
+    causes += outvoted
     lead = f"{len(nodes) - len(bad)} of {len(nodes)} nodes measured everything."
     sections = (
         Section(items=(Table.of_lines(("Node", "State", "Run", "Cases", "Time"), lines, named=4, is_wide=True),)),

@@ -17,11 +17,13 @@ from paceline.analysis.diagnose.criteria import Unanswerable
 from paceline.analysis.diagnose.outliers import Accused, Outliers, Sensitivity, as_part, find_outliers, losses
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
+from paceline.analysis.fingerprints import count_votes
 from paceline.analysis.summary import shortened
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
 from paceline.core.record import RecordWarning
 
+OUTVOTED = "silent corruption"  # the category of a node that computes something else than its likes
 UNLEARNED = 0.05  # the limit of outliers where too few nodes say how far apart healthy ones are
 
 
@@ -141,6 +143,7 @@ class _Judge:
         self.picked_columns: set[int] = set()
         self.fixed = False  # whether a limit could not be learned
         self.sensitivities: list[Sensitivity] = []
+        self.votes = count_votes(table.ballots)
         # A metric that most nodes have is expected of all; SuperBench expects what any node has.
         self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
         # By node and metric what to compare with; by metric the middle and the relative spread.
@@ -158,6 +161,7 @@ class _Judge:
     def diagnosis(self) -> Diagnosis:
         for rule in self.rules.rules:
             self.ask(rule)
+        self.count_votes()
         if not self.picked_columns and not any(self.table.failures.values()):
             example = self.table.columns[0].name if self.table.columns else "benchmark/metric"
             message = (
@@ -184,6 +188,13 @@ class _Judge:
             sensitivities=tuple(self.sensitivities),
         )
 
+    def count_votes(self) -> None:
+        """Accuse the nodes whose fingerprints a majority of like devices contradicts, whatever the rules look at."""
+        for vote in self.votes:
+            for ballot, text in vote.outvoted.items():
+                finding = NodeFinding("fingerprints", "failure", OUTVOTED, ballot.case, text)
+                self.rows[self.table.nodes.index(ballot.node)].findings.append(finding)
+
     def caveats(self) -> list[RecordWarning]:
         """Reasons to believe the verdicts less, and what to do about them."""
         caveats: list[RecordWarning] = []
@@ -191,6 +202,10 @@ class _Judge:
         def add(kind: str, message: str, remedy: str) -> None:
             caveats.append(RecordWarning(kind=kind, message=message, remedy=remedy))
 
+        for vote in self.votes:
+            if vote.undecided:
+                remedy = "measure it on more nodes of this kind, or run 'burn' and 'known-answers' on each of them"
+                add("no majority", vote.undecided, remedy)
         count = len(self.table.nodes)
         if self.baseline is None and self.rules.compares and count < FEW_NODES:
             others = "one other" if count == 2 else f"{count - 1} others"

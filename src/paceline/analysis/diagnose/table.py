@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.analysis.fingerprints import Ballot, ballots_of
 from paceline.analysis.summary import headline_of, unique_labels
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
@@ -87,6 +88,7 @@ class NodeResults:
     failures: list[Failure] = field(default_factory=list)
     run: str = ""  # a name for the run, where one node has several
     environment: Environment = field(default_factory=Environment)
+    ballots: list[Ballot] = field(default_factory=list)  # fingerprints of what it computed
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class NodeTable:
     failures: Mapping[str, tuple[Failure, ...]]  # by node
     environments: Mapping[str, Environment]
     by_run: bool = False  # whether its nodes are runs of a single host
+    ballots: tuple[Ballot, ...] = ()
 
     @property
     def present(self) -> NDArray[np.bool_]:
@@ -179,6 +182,7 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
         },
         environments={node: members[-1].environment for node, members in rows.items()},
         by_run=by_run,
+        ballots=tuple(replace(one, node=part.node) for part in parts for one in part.ballots),
     )
 
 
@@ -219,6 +223,9 @@ def _of_run(run: RunRecords, name: str, labels: Mapping[str, str]) -> NodeResult
         failures=failures,
         run=name,
         environment=run.run.environment,
+        ballots=ballots_of(
+            run.run.environment.host_name, run.records, [labels.get(record.case.key, "") for record in run.records]
+        ),
     )
 
 

@@ -223,6 +223,11 @@ def caught_warnings(enabled: bool) -> AbstractContextManager[list[warnings.Warni
     return warnings.catch_warnings(record=True, action="always") if enabled else nullcontext([])
 
 
+def excuses(caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """The operators that may give another result each time, as torch names them."""
+    return sorted({str(one.message).partition(".")[0] for one in caught if "deterministic" in str(one.message)})
+
+
 def compare_runs(
     first: Sequence[float], second: Sequence[float], seed: int, caught: Sequence[warnings.WarningMessage]
 ) -> None:
@@ -232,9 +237,8 @@ def compare_runs(
     ):
         return
     message = f"two computations from seed {seed} gave {_shown(first)} and {_shown(second)}"
-    excuses = {str(one.message).partition(".")[0] for one in caught if "deterministic" in str(one.message)}
-    if excuses:
-        raise CaseError(f"{message}, but that proves nothing: {'; '.join(sorted(excuses))}")
+    if reasons := excuses(caught):
+        raise CaseError(f"{message}, but that proves nothing: {'; '.join(reasons)}")
     raise SilentCorruption(f"{message}; check the device's memory (ECC) and the model's own sources of randomness")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,6 +146,10 @@ class Trainer:
         self._scaler.update()
         self.marks("optimizer")
         return loss
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained, of the model and of its loss."""
+        return self._both.named_parameters()
 
     def gradients(self) -> Gradients:
         """What the weights as they are give; no step is taken."""

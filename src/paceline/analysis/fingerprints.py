@@ -1,0 +1,91 @@
+"""Votes on fingerprints: of devices that should compute the same bit for bit, which one does not."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.core.grouping import group_by
+from paceline.core.record import Record
+from paceline.core.subject import Fingerprint
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The fingerprint of one device of a node."""
+
+    node: str
+    target: str
+    case: str  # for people
+    work: str  # the same for the same work
+    print: Fingerprint
+
+    @property
+    def device(self) -> str:
+        """Its name in a sentence."""
+        return f"{self.node}, {self.target}"
+
+
+@dataclass(frozen=True)
+class Vote:
+    """The fingerprints of the same work on like devices."""
+
+    ballots: tuple[Ballot, ...]
+
+    @property
+    def majority(self) -> Ballot | None:
+        """One of those that more than half of the devices agree with; None where there is none."""
+        digest, count = Counter(one.print.digest for one in self.ballots).most_common(1)[0]
+        if 2 * count <= len(self.ballots):
+            return None
+        return next(one for one in self.ballots if one.print.digest == digest)
+
+    @property
+    def outvoted(self) -> dict[Ballot, str]:
+        """The devices that disagree with the majority, each with how."""
+        right = self.majority
+        if right is None:
+            return {}
+        agreeing = sum(one.print.digest == right.print.digest for one in self.ballots)
+        of = f"that {agreeing} of {len(self.ballots)} like devices have ({right.print.basis})"
+        return {
+            one: f"the fingerprint of {one.target} is {one.print.digest}, not {right.print.digest} {of}"
+            + _since(one.print, right.print)
+            for one in self.ballots
+            if one.print.digest != right.print.digest
+        }
+
+    @property
+    def undecided(self) -> str:
+        """What is to be said of devices that disagree where no majority says who is right; empty for others."""
+        if self.majority is not None:
+            return ""
+        groups = group_by(self.ballots, lambda one: one.print.digest)
+        sides = "; ".join(f"{digest}: {', '.join(one.device for one in members)}" for digest, members in groups.items())
+        return f"fingerprints of {self.ballots[0].case} disagree, and no majority says which is right: {sides}"
+
+
+def ballots_of(node: str, records: Sequence[Record], labels: Sequence[str]) -> list[Ballot]:
+    """Those of a node's records, each with its label."""
+    found: dict[tuple[str, str, str], Ballot] = {}  # a repetition that says the same has no vote of its own
+    for record, label in zip(records, labels, strict=True):
+        if record.fingerprint is not None:
+            benchmark, parameters, *_ = record.case.work_key
+            ballot = Ballot(node, record.case.target, label, json.dumps([benchmark, parameters]), record.fingerprint)
+            found[ballot.target, ballot.work, record.fingerprint.digest] = ballot
+    return list(found.values())
+
+
+def count_votes(ballots: Sequence[Ballot]) -> list[Vote]:
+    """One vote for each kind of work on each kind of device, where there are several to compare."""
+    groups = group_by(ballots, lambda one: (one.work, one.print.basis))
+    return [Vote(tuple(members)) for members in groups.values() if len(members) > 1]
+
+
+def _since(wrong: Fingerprint, right: Fingerprint) -> str:
+    places = [
+        number for number, pair in enumerate(zip(wrong.steps, right.steps, strict=False), 1) if len(set(pair)) > 1
+    ]
+    return f", from step {places[0]} on" if places else ""
