@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench import first_figure, flood, leader_load, live_leader, load_accuracy, overlap, selector, soak
+from bench import bit_flips, first_figure, flood, leader_load, live_leader, load_accuracy, overlap, selector, soak
 from bench.analysis import analysis_ratios
 from bench.fp8_training import fp8_ratios
 from bench.generate import generate_ratios
@@ -139,6 +139,7 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "watcher": watcher_ratios,
 }
 LONG = {
+    "bit-flips": bit_flips.main,
     "live-leader": live_leader.main,
     "leader-load": leader_load.main,
     "load-accuracy": load_accuracy.print_load_accuracy,

@@ -181,7 +181,10 @@ def _product(unit: str, precision: NumberFormat, seed: int, device: Device, *, i
     generator = torch.Generator().manual_seed(seed)
     largest = 2 if is_plain and precision == "fp16" else _LARGEST[precision]  # plain units keep sums in fp16
     dtype = formats.dtype_of(precision)
-    a, b = torch.randint(-largest, largest + 1, (2, distinct, distinct), generator=generator).double()
+    # No zeros, which would hide what is wrong with the other operand.
+    whole = torch.randint(1, largest + 1, (2, distinct, distinct), generator=generator)
+    signs = 2 * torch.randint(0, 2, whole.shape, generator=generator) - 1
+    a, b = (whole * signs).double()
     if precision != "int8":
         scale = 2.0 ** (torch.arange(distinct) % 5 - 2)
         a, b = a * scale[:, None], b * scale

@@ -147,32 +147,42 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
 
 def train_prints(parameters: FingerprintParameters, context: Context) -> list[StepPrint]:
     """Train from the seed, with the fingerprint of every step."""
-    import torch
-
     is_local = context.case.origin == "local"
     spec, device = find_model(parameters.model, allow_import=is_local), open_device(context.target)
     trainer = Trainer(open_session(spec, parameters.training(), device, Ranks(0, 1), "train"))
     trainer.load(parameters.batch_size)
-    outputs: list[Tensor] = []
-    trainer.session.workload.module.register_forward_hook(
-        lambda _module, _inputs, output: outputs.extend(one.detach() for one in float_tensors(output))
-    )
-    prints = []
-    for _ in range(parameters.steps):
-        outputs.clear()
+    printer = StepPrinter(trainer)
+    return [printer.step() for _ in range(parameters.steps)]
+
+
+class StepPrinter:
+    """Takes the steps of a trainer, each with its fingerprint."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self._outputs: list[Tensor] = []
+        trainer.session.workload.module.register_forward_hook(
+            lambda _module, _inputs, output: self._outputs.extend(one.detach() for one in float_tensors(output))
+        )
+
+    def step(self) -> StepPrint:
+        """One step; everything is read back at once, at its end."""
+        import torch
+
+        device = self.trainer.session.device
+        self._outputs.clear()
         device.synchronize()
         begun = device.clock()
-        loss = trainer.step()
-        parts = {"loss": loss, **{f"output {number}": one for number, one in enumerate(outputs)}}
-        for name, weight in trainer.named_parameters():
-            parts |= {f"weights of {name}": weight} | (
-                {f"gradient of {name}": weight.grad} if weight.grad is not None else {}
-            )
+        loss = self.trainer.step()
+        parts: dict[str, Tensor] = {"loss": loss}
+        parts |= {f"output {number}": one for number, one in enumerate(self._outputs)}
+        for name, weight in self.trainer.named_parameters():
+            parts |= {f"gradient of {name}": weight.grad} if weight.grad is not None else {}
+            parts[f"weights of {name}"] = weight
         digests = torch.stack([digest(one) for one in parts.values()]).tolist()
         seconds = device.clock() - begun
-        mean = float(outputs[0].double().mean()) if outputs else math.nan
-        prints.append(StepPrint(float(loss), mean, dict(zip(parts, digests, strict=True)), seconds))
-    return prints
+        mean = float(self._outputs[0].double().mean()) if self._outputs else math.nan
+        return StepPrint(float(loss), mean, dict(zip(parts, digests, strict=True)), seconds)
 
 
 def difference(first: Sequence[StepPrint], second: Sequence[StepPrint]) -> str:
