@@ -71,6 +71,11 @@ if TYPE_CHECKING:
     "--keep-logs", metavar="TIME", default="30d", show_default=True, help="How long their logs stay; or forever."
 )
 @click.option(
+    "--idle-check",
+    metavar="TIME",
+    help="Check a follower that has nothing to do for silent errors, once in this time; unset never does.",
+)
+@click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -92,6 +97,7 @@ def command(
     patience: str,
     keep_jobs: str,
     keep_logs: str,
+    idle_check: str | None,
     token_file: Path | None,
 ) -> None:
     """Take jobs from `paceline submit` and have them measured.
@@ -125,6 +131,7 @@ def command(
         message = "--label is for this machine: nodes of Slurm are labelled by their partitions and features"
         raise InputError("label-with-slurm", message, key="--label", value=labels[0])
     waiting = duration_of("--patience", patience)
+    checking = duration_of("--idle-check", idle_check) if idle_check is not None else None
     keeping = Policy(
         **{
             name: None if given == "forever" else duration_of(f"--keep-{name}", given)
@@ -161,11 +168,18 @@ def command(
             if made.invitation:
                 click.echo(f"Followers: {made.invitation}")
             front = server.Front(tls, server.session_secret(folder.parent), proxies)
-            _lead(opened, made, host, port, front, waiting, keeping)
+            _lead(opened, made, host, port, front, waiting, keeping, checking)
 
 
 def _lead(
-    store: Store, engine: Engine, host: str, port: int, front: Front, patience: timedelta, keeping: Policy
+    store: Store,
+    engine: Engine,
+    host: str,
+    port: int,
+    front: Front,
+    patience: timedelta,
+    keeping: Policy,
+    idle_checks: timedelta | None,
 ) -> None:
     from paceline.service.api import server
     from paceline.service.api.app import create_app
@@ -174,7 +188,9 @@ def _lead(
     from paceline.web.pages import pages_of
 
     listening = server.bind(host, port)
-    leader = Leader(store, engine, patience=patience, retention=keeping, elapsed=time.monotonic)
+    leader = Leader(
+        store, engine, patience=patience, retention=keeping, elapsed=time.monotonic, idle_checks=idle_checks
+    )
     pages = pages_of(leader, store, _page)
     app = create_app(
         leader,

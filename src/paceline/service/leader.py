@@ -20,6 +20,7 @@ from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_orders
+from paceline.service.idle_checks import IdleChecks
 from paceline.service.job_store import JobStore, Policy, Pruning, ReportRefused
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
@@ -55,6 +56,7 @@ class Leader:
         patience: timedelta = PATIENCE,
         retention: Policy | None = None,
         elapsed: Callable[[], float] | None = None,
+        idle_checks: timedelta | None = None,
     ) -> None:
         """`elapsed` seconds never jump; without it `now` does not either."""
         self._store = store
@@ -65,6 +67,7 @@ class Leader:
         self._clock_error = self._seconds() - self._elapsed()
         self._lease = lease
         self._patience = patience
+        self._idle_checks = IdleChecks(idle_checks)
         self._leads_since = now()
         self._quiet = QuietLog(_log)
         self._lock = threading.RLock()
@@ -268,6 +271,8 @@ class Leader:
             self._add_followers()
             self._give_up_stuck()
             self._take_quotas()
+            for check in self._idle_checks.due(self._cluster, self._presence.here, self._now()):
+                self.submit(check)
             orders: list[Order] = []
             for job in self._jobs.active():
                 more, lost = next_orders(job, self._attempts, self._presence, self._lease, self._now())
