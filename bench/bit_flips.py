@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -71,12 +71,12 @@ class Rates:
         click.echo(f"| --- | --- | ---: |{' ---: |' * len(self.found)} --- |")
         for layer, number_format in dict.fromkeys(key[:2] for key in self.planted):
             keys = [key for key in self.planted if key[:2] == (layer, number_format)]
-            missed = [
-                f"{check}: {self.planted[key] - counts[key]} of {self.planted[key]} in the {key[2]}"
-                for check, counts in self.found.items()
-                for key in keys
-                if counts[key] < self.planted[key]
-            ]
+            missed = []
+            for check, counts in self.found.items():
+                parts = [
+                    f"{self.planted[key] - counts[key]} {key[2]}" for key in keys if counts[key] < self.planted[key]
+                ]
+                missed += [f"{check}: {', '.join(parts)}"] if parts else []
             self._line(f"{layer} | {number_format}", keys, "; ".join(missed))
         self._line("all | ", list(self.planted), "")
 
@@ -116,10 +116,13 @@ def main() -> None:
     import torch
 
     device, choose = open_device(TARGET), random.Random(7)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = ""
+    with suppress(OSError):  # a machine need not have git
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     click.echo(f"{datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {device.name}, torch {torch.__version__}")
     begun = time.monotonic()
-    clean_steps(device)
+    if CLEAN_STEPS:
+        clean_steps(device)
     in_products(device, choose).show("One flipped bit in a matrix product")
     in_steps(device, choose).show("One flipped bit in a training step")
     click.echo(f"\n{time.monotonic() - begun:.0f} s")
@@ -230,25 +233,17 @@ def in_steps(device: Device, choose: random.Random) -> Rates:
         restore()
         right = [printer.step(), printer.step()]
         for layer in LAYERS:
-            of = number_format if layer in ("activations",) else "fp32"
+            of = number_format if layer == "activations" else "fp32"
             for bit in range(32 if of == "fp32" else 16):
                 for _ in range(max(1, TRIALS // 4)):
                     restore()
                     with planted(printer, layer, bit, choose):
                         prints = [printer.step()]
                     prints.append(printer.step())
-                    found = [one.digest != other.digest for one, other in zip(prints, right, strict=True)]
+                    is_found = any(one.digest != other.digest for one, other in zip(prints, right, strict=True))
                     name = layer if number_format == "fp32" else f"{layer}, steps in {number_format}"
-                    rates.add(
-                        name,
-                        of,
-                        bit,
-                        **{
-                            "fingerprint": any(found),
-                            "same step": found[0],
-                            "loss and output's mean": means(prints, right),
-                        },
-                    )
+                    checks = {"fingerprint": is_found, "loss and output's mean": means(prints, right)}
+                    rates.add(name, of, bit, **checks)
     return rates
 
 
@@ -273,17 +268,22 @@ def planted(printer: StepPrinter, layer: str, bit: int, choose: random.Random) -
         flip(choose.choice(weights), bit, choose)
         yield
     elif layer in ("inputs", "activations"):
-        kinds = nn.Embedding if layer == "inputs" else nn.Linear
-        module = choose.choice([one for one in modules if isinstance(one, kinds)])
+        embedding = next(one for one in modules if isinstance(one, nn.Embedding))  # of the tokens
+        linear = choose.choice([one for one in modules if isinstance(one, nn.Linear)])
+        was_planted = False
 
         def spoil(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+            nonlocal was_planted
             changed = output.clone()
             flip(changed, bit, choose)
+            was_planted = True
             return changed
 
-        handle = module.register_forward_hook(spoil)
+        handle = (embedding if layer == "inputs" else linear).register_forward_hook(spoil)
         yield
         handle.remove()
+        if not was_planted:
+            raise LookupError(f"nothing was planted in the {layer}")
     else:
         whole = trainer._backward if layer == "gradients" else trainer._scaler.update
 
