@@ -37,7 +37,7 @@ def digest(tensor: Tensor) -> Tensor:
     if words.numel() % wide == 0:  # fewer words take less time; wider ones would leave their high bits little to change
         words = (words.clone() if words.storage_offset() % wide else words).view(torch.int32)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
-    for number, chunk in enumerate(words.split(CHUNK)):
+    for number, chunk in enumerate(torch.split(words, CHUNK)):
         weights = _weights(1 << (chunk.numel() - 1).bit_length(), words.device)
         total += (chunk * weights[: chunk.numel()]).sum() * (2 * number + 1)
     return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import Field
 
@@ -213,7 +213,7 @@ def _arithmetic(generator: Any, device: Device) -> Iterator[Answer]:
         "square root": lambda a, _: a.abs().sqrt(),
     }
     for precision in ("fp64", "fp32", "fp16", "bf16"):
-        a, b = _spread(generator, cast(NumberFormat, precision), _elements(device))
+        a, b = _spread(generator, precision, _elements(device))
         for name, operation in operations.items():
             there = a.to(device.torch()), b.to(device.torch())
             yield Answer(name, precision, partial(operation, *there), operation(a, b).to(device.torch()))
@@ -282,7 +282,7 @@ def _elements(device: Device) -> int:
     return GPU_ELEMENTS if device.kind.is_accelerator else CPU_ELEMENTS
 
 
-def _spread(generator: Any, precision: NumberFormat, count: int) -> Sequence[Tensor]:
+def _spread(generator: Any, precision: str, count: int) -> Sequence[Tensor]:
     """Two operands with many exponents, far from what a format cannot hold."""
     import torch
 

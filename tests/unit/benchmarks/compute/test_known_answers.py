@@ -89,8 +89,8 @@ def test_a_function_that_is_always_far_off_is_wrong(monkeypatch: pytest.MonkeyPa
 
     def off(*arguments: Any) -> Iterator[Answer]:
         for answer in answers(*arguments):
-            is_function = answer.exact is not None
-            yield replace(answer, compute=partial(torch.mul, answer.exact.float(), 1.001)) if is_function else answer
+            exact = answer.exact
+            yield answer if exact is None else replace(answer, compute=partial(torch.mul, exact.float(), 1.001))
 
     monkeypatch.setattr(known_answers, "_answers", off)
     with pytest.raises(SilentCorruption, match="exponential in fp32"):
