@@ -66,11 +66,6 @@ class Answer:
     expected: Tensor | None  # bit for bit; None for a function that standards leave some room
     exact: Tensor | None = None  # in fp64, of such a function
 
-    @property
-    def at(self) -> At:
-        """Where it stands in a record."""
-        return {"unit": self.unit, "format": self.format}
-
 
 class KnownAnswers(TorchBenchmark[KnownAnswersParameters]):
     """Every unit and format of a device once, in seconds; the answer says which is wrong."""
@@ -100,9 +95,9 @@ class KnownAnswers(TorchBenchmark[KnownAnswersParameters]):
             seconds += device.clock() - begun
             if answer.expected is None:
                 digests[name] = int(digest(first))
-            rows.append({"unit": answer.unit, "format": answer.format, "elements": elements, "wrong": wrong})
-            if wrong:
-                measured.append(Measurement.of_value(WRONG, wrong, at=answer.at))
+            at: At = {"unit": answer.unit, "format": answer.format}
+            rows.append({**at, "elements": elements, "wrong": wrong})
+            measured += [Measurement.of_value(WRONG, wrong, at=at)] if wrong else []
         measured.insert(0, Measurement.of_value(WRONG, sum(row["wrong"] for row in rows)))
         measured.insert(1, Measurement.of_value(CHECKED, sum(row["elements"] for row in rows)))
         measured.insert(2, Measurement.of_value(TIME, seconds))
@@ -218,12 +213,7 @@ def _arithmetic(generator: Any, device: Device) -> Iterator[Answer]:
             there = a.to(device.torch()), b.to(device.torch())
             yield Answer(name, precision, partial(operation, *there), operation(a, b).to(device.torch()))
     a, b = torch.randint(-(2**31), 2**31, (2, _elements(device)), generator=generator).int()
-    whole: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "sum": torch.add,
-        "product": torch.mul,
-        "exclusive or": torch.bitwise_xor,
-    }
-    for name, operation in whole.items():
+    for name, operation in (("sum", torch.add), ("product", torch.mul), ("exclusive or", torch.bitwise_xor)):
         there = a.to(device.torch()), b.to(device.torch())
         yield Answer(name, "int32", partial(operation, *there), operation(a, b).to(device.torch()))
 
@@ -264,7 +254,7 @@ def _memory(size: int, generator: Any, device: Device) -> Iterator[Answer]:
     words, place = torch.empty(size // 8, dtype=torch.int64, device=device.torch()), show_size(size)
     for name, pattern in _PATTERNS.items():
         expected = torch.tensor([pattern], device=device.torch())
-        yield Answer("memory", f"{name}, {place}", partial(_filled, words, pattern), expected.expand(words.shape))
+        yield Answer("memory", f"{name}, {place}", partial(words.fill_, pattern), expected.expand(words.shape))
     places = torch.arange(words.numel(), device=device.torch())
     yield Answer("memory", f"addresses, {place}", lambda: words.copy_(places), places)
     here = torch.randint(-(2**63), 2**63 - 1, (min(size, 64 << 20) // 8,), generator=generator)
@@ -272,10 +262,6 @@ def _memory(size: int, generator: Any, device: Device) -> Iterator[Answer]:
     yield Answer("copy within the device", copied, there.clone, there)
     if device.kind.is_accelerator:
         yield Answer("copy to the device and back", copied, lambda: here.to(device.torch()).cpu(), here)
-
-
-def _filled(words: Tensor, pattern: int) -> Tensor:
-    return words.fill_(pattern)
 
 
 def _elements(device: Device) -> int:
