@@ -20,7 +20,7 @@ from paceline.benchmarks.training.train import Train, Trainer, TrainParameters
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
-from paceline.core.errors import CaseError, SilentCorruption
+from paceline.core.errors import CaseError, SilentCorruption, Unsupported
 from paceline.core.metric import Metric
 from paceline.core.parameters import Parameters
 from paceline.core.record import Measurement, Outcome, Record, Result
@@ -114,7 +114,7 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
             runs = []
             for time in range(parameters.times):
                 context.report(Progress(phase=f"steps, {time + 1} of {parameters.times} times"))
-                runs.append(train_prints(parameters, context))
+                runs.append(_deterministic_prints(parameters, context))
             first, *others = runs
             found = next((text for other in others if (text := difference(first, other))), "")
             reasons = excuses(caught)
@@ -145,6 +145,16 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
         return result
 
 
+def _deterministic_prints(parameters: FingerprintParameters, context: Context) -> list[StepPrint]:
+    try:
+        return train_prints(parameters, context)
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        reason = str(error).partition(",")[0]
+        raise Unsupported(f"{parameters.model} has no fingerprint here: {reason}; choose another --model") from error
+
+
 def train_prints(parameters: FingerprintParameters, context: Context) -> list[StepPrint]:
     """Train from the seed, with the fingerprint of every step."""
     is_local = context.case.origin == "local"
@@ -173,7 +183,12 @@ class StepPrinter:
         self._outputs.clear()
         device.synchronize()
         begun = device.clock()
-        loss = self.trainer.step()
+        # More than a warning: the backward pass of attention has a deterministic way, and takes it only then.
+        torch.use_deterministic_algorithms(True)
+        try:
+            loss = self.trainer.step()
+        finally:
+            torch.use_deterministic_algorithms(True, warn_only=True)
         parts: dict[str, Tensor] = {"loss": loss}
         parts |= {f"output {number}": one for number, one in enumerate(self._outputs)}
         for name, weight in self.trainer.named_parameters():
