@@ -19,7 +19,7 @@ from paceline.benchmarks.serving.bodies import HEADERS, body_of, check_wire
 from paceline.benchmarks.serving.requests import Requests, picture
 from paceline.benchmarks.serving.texts import WORDS, Chat, Message, Script, bad_dataset, read_chats, read_scripts
 from paceline.core.errors import InputError
-from paceline.load.arrivals import Schedule
+from paceline.load.arrivals import BLOCK, Schedule, prefix_share
 from paceline.load.fresh import MOST_WORDS, NO_SLOT, WIDTH, Slot
 from paceline.load.parameters import OUTPUT, PROMPT, RequestParameters
 from paceline.load.request import TEXT_WIRES, Endpoint, Prepared, Wire
@@ -30,7 +30,6 @@ UNKNOWN_COUNT = 1024  # different prompts where it is not known how many are sen
 MOST_DIFFERENT = 4096
 MOST_BYTES = 512 * 2**20  # of all prompts together, which every process that sends has
 WARM_UP_PROMPTS = 8
-BLOCK = 512  # tokens that one hash of a trace stands for
 MOST_PICTURES = 256  # different ones; prompts have them in rotation
 _MARK = "~" * WIDTH  # in the place of a fresh word
 _QUOTED = re.compile(rb"\\u0001(\d+)\\u0001")  # in the place of an answer, as JSON has it
@@ -54,7 +53,9 @@ class PromptMaker:
             chats, source = self._recorded(dataset), f"the user's file {dataset.name}, in its order"
         elif schedule is not None and schedule.prompt_tokens is not None:
             chats, source = list(self._traced(schedule)), "prompts as long as the trace says"
-            source += ", with its prefixes" if schedule.blocks is not None else ""
+            if schedule.blocks is not None:
+                share = prefix_share(schedule.blocks, schedule.prompt_tokens.tolist())
+                source += f", with its prefixes: a cache without limits knows {100 * share:.1f} % of their tokens"
         else:
             chats = list(self._drawn())
             source = "random common words, about one token each; lengths are near, not exact"

@@ -203,6 +203,8 @@ def _per_user(median: Measurement) -> Measurement:
 
 def _percentiles(metrics: Mapping[str, Metric], times: Times, of: Metric, at: At | None) -> list[Measurement]:
     names = [name for name in metrics if len(times) >= fewest(SHARES[name])]
+    if not times.size:
+        return []
     found = tails(times, [SHARES[name] for name in names])
     return [
         percentile(metrics[name], tail, at=at, of=of)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.prompts import BLOCK, PromptMaker, check_prompts
+from paceline.benchmarks.serving.prompts import PromptMaker, check_prompts
 from paceline.benchmarks.serving.requests import Requests
-from paceline.load.arrivals import Schedule
+from paceline.load.arrivals import BLOCK, Schedule
 from paceline.load.fresh import FreshWords
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Wire
