@@ -146,8 +146,7 @@ def read_stream(events: Sequence[tuple[int, bytes]], other: bytes = b"") -> Lang
         if answer.take(document) if isinstance(document, dict) else True:
             answer.chunks.append(time)
             answer.has_text = True
-    document = _read(other) if other else None
-    if isinstance(document, dict) and (message := error_of(document)):
+    if message := error_in(other):
         answer.fail(FAILED, f"the server reports an error: {message}")
     if not events:
         answer.fail(WRONG, f"not a stream of events: {shown(other)}")
@@ -198,6 +197,12 @@ def json_problem(text: str, keys: Sequence[str]) -> str:
         return f"the answer is not a JSON object: {shown(text.encode())}"
     missing = [key for key in keys if key not in document]
     return f"the answer has no key {', '.join(missing)}: {shown(text.encode())}" if missing else ""
+
+
+def error_in(body: bytes) -> str:
+    """What an answer says went wrong; empty for one that reports no error."""
+    document = _read(body) if body else None
+    return error_of(document) if isinstance(document, dict) else ""
 
 
 def error_of(document: dict[str, Any]) -> str:

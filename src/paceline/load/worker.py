@@ -28,7 +28,15 @@ from paceline.core.errors import CaseError, InputError
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.kserve_answers import problem
-from paceline.load.language import UNKNOWN, LanguageAnswer, json_problem, read_stream, read_vectors, read_whole
+from paceline.load.language import (
+    UNKNOWN,
+    LanguageAnswer,
+    error_in,
+    json_problem,
+    read_stream,
+    read_vectors,
+    read_whole,
+)
 from paceline.load.live import Tally
 from paceline.load.request import TEXT_WIRES
 from paceline.load.server_timing import read_stages
@@ -51,6 +59,7 @@ from paceline.load.trace import (
 from paceline.load.turn import followers
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
+FIRST_REFUSAL = 400  # of HTTP's statuses
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
 _AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
 
@@ -338,6 +347,8 @@ class _Run:
             if status[row] == OK and answer.problem:
                 status[row] = answer.status
                 log.add_cause(answer.problem)
+            elif status[row] >= FIRST_REFUSAL and (why := error_in(log.bodies.get(row, b""))):
+                log.add_cause(why)
             answers.append(answer)
         return answers
 
