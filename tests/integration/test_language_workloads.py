@@ -286,6 +286,7 @@ def test_only_the_share_that_was_asked_for_leaves_and_percentiles_are_of_the_oth
 # ---- traces
 
 
+@pytest.mark.slow
 def test_hash_blocks_give_the_share_of_the_trace_on_a_server_with_a_cache(tmp_path: Path, sandbox: Sandbox) -> None:
     file = tmp_path / "trace.jsonl"
     asked = ("--prefix-share", "40%", "--prompt-tokens", "lognormal(1200, 0.6)", "--output-tokens", "2")
