@@ -188,8 +188,8 @@ def serving(manner: Manner | None = None) -> Iterator[Served]:
                 content = [{"type": "text", "text": text}]
                 return {"type": "message", "content": content, "stop_reason": "max_tokens"} | usage
             if self.path.endswith("/responses"):
-                content = [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
-                return {"object": "response", "status": "completed", "output": content} | usage
+                said = {"type": "message", "content": [{"type": "output_text", "text": text}]}
+                return {"object": "response", "status": "completed", "output": [said]} | usage
             return {"choices": [{"message": {"content": text}, "finish_reason": "length"}]} | usage
 
         def _form(self, body: dict[str, Any], prompt: int, cached: int, count: int) -> Form:
@@ -255,8 +255,8 @@ def serving(manner: Manner | None = None) -> Iterator[Served]:
             if how.endless and not self.rfile.read(1):  # until the client has gone
                 raise ConnectionError
             if not how.cut:
-                for event in form.after:
-                    self._event(event)
+                for last in form.after:
+                    self._event(last)
             served.ends[self.number] = time.monotonic()  # before the client can know it
             self.wfile.write(b"0\r\n\r\n")
 

@@ -196,6 +196,7 @@ def trace(
     output: Path,
 ) -> None:
     """Write a trace of requests to a language model, for --load '{arrival: trace, file: FILE}'."""
+    from paceline.core.errors import InputError
     from paceline.core.quantity import parse_fraction, parse_rate
     from paceline.load.distribution import Distribution
     from paceline.load.trace_files import FORMS, drawn_trace, statistics
@@ -210,7 +211,11 @@ def trace(
         share if form == "mooncake" else 0.0,
         seed,
     )
-    output.write_text(FORMS[form](drawn))
+    try:
+        output.write_text(FORMS[form](drawn))
+    except OSError as error:
+        message = f"-o {output} cannot be written: {error.strerror}"
+        raise InputError("unwritable-file", message, key="--output", value=str(output)) from None
     click.echo(f"{output}: {statistics(drawn)}")
 
 
