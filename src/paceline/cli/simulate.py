@@ -150,6 +150,84 @@ def fleet(
     answer.give(report.study_document(results), "paceline-fleet", {"json": lambda: report.study_json(results)})
 
 
+@command.command("trace")
+@click.option(
+    "--form",
+    type=click.Choice(["mooncake", "azure", "burstgpt"]),
+    default="mooncake",
+    show_default=True,
+    help="Whose traces it is like; only Mooncake's have prefixes.",
+)
+@click.option("--requests", type=_COUNT, default=1000, show_default=True, help="How many.")
+@click.option("--rate", metavar="RATE", default="2/s", show_default=True, help="Of arrivals, on average.")
+@click.option(
+    "--burstiness",
+    type=click.FloatRange(0.01, 1000),
+    default=1.0,
+    show_default=True,
+    help="Shape of gamma gaps: 1 is Poisson, less comes in bursts.",
+)
+@click.option(
+    "--prompt-tokens", metavar="LENGTHS", default="lognormal(2000, 0.8)", show_default=True, help="Of prompts."
+)
+@click.option(
+    "--output-tokens", metavar="LENGTHS", default="lognormal(200, 0.6)", show_default=True, help="Of answers."
+)
+@click.option(
+    "--prefix-share",
+    metavar="SHARE",
+    default="40%",
+    show_default=True,
+    help="Tokens that a cache without limits knows from earlier prompts, in blocks of 512.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is drawn.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), required=True, help="The file."
+)
+def trace(
+    form: str,
+    requests: int,
+    rate: str,
+    burstiness: float,
+    prompt_tokens: str,
+    output_tokens: str,
+    prefix_share: str,
+    seed: int,
+    output: Path,
+) -> None:
+    """Write a trace of requests to a language model, for --load '{arrival: trace, file: FILE}'."""
+    from paceline.core.errors import InputError
+    from paceline.core.quantity import parse_fraction, parse_rate
+    from paceline.load.distribution import Distribution
+    from paceline.load.trace_files import FORMS, drawn_trace, statistics
+
+    share = _read("--prefix-share", prefix_share, parse_fraction)
+    drawn = drawn_trace(
+        requests,
+        _read("--rate", rate, parse_rate),
+        burstiness,
+        _read("--prompt-tokens", prompt_tokens, Distribution.parse),
+        _read("--output-tokens", output_tokens, Distribution.parse),
+        share if form == "mooncake" else 0.0,
+        seed,
+    )
+    try:
+        output.write_text(FORMS[form](drawn))
+    except OSError as error:
+        message = f"-o {output} cannot be written: {error.strerror}"
+        raise InputError("unwritable-file", message, key="--output", value=str(output)) from None
+    click.echo(f"{output}: {statistics(drawn)}")
+
+
+def _read(flag: str, text: str, read: Callable[[object], _Study]) -> _Study:
+    from paceline.core.errors import InputError
+
+    try:
+        return read(text)
+    except ValueError as problem:
+        raise InputError("invalid-value", str(problem), where=flag, key=flag, value=text) from None
+
+
 def _days(flag: str, text: str) -> float:
     from paceline.core.errors import InputError
     from paceline.core.quantity import parse_duration

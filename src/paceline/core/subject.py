@@ -41,6 +41,7 @@ REQUEST_STAGES = (
     "post",
     "client post",
 )
+REQUEST_GROUPS = ("turn", "model")  # by what requests of one load may differ: of a conversation, of a mix of adapters
 SUPERBENCH = "superbench"  # a tool whose names records carry as aliases
 
 # Bytes of a number, narrowest first.

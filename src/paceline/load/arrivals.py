@@ -23,6 +23,7 @@ GAPS = ("gap", "interval")
 PROMPT_LENGTHS = ("input_length", "contexttokens", "request tokens", "prompt_tokens")
 OUTPUT_LENGTHS = ("output_length", "generatedtokens", "response tokens", "output_tokens")
 BLOCKS = ("hash_ids",)
+BLOCK = 512  # tokens that one hash stands for
 MOST_TOKENS = 10_000_000
 IN_MILLISECONDS = {"input_length", "hash_ids"}  # columns of Mooncake's format, whose timestamps are milliseconds
 
@@ -224,6 +225,19 @@ def _blocks(rows: list[dict[str, Any]], column: str | None, path: Path) -> list[
             raise _invalid("not-hashes", message, given)
         blocks.append(tuple(given))
     return blocks
+
+
+def prefix_share(blocks: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
+    """The part of all tokens that a cache of prefixes without limits would know from the prompts before."""
+    known: dict[tuple[int, int], int] = {}  # a block after a prefix is the next prefix
+    cached = 0
+    for hashes, length in zip(blocks, lengths, strict=True):
+        prefix, is_known = 0, True
+        for index, block in enumerate(hashes):
+            is_known = is_known and (prefix, block) in known
+            cached += max(0, min(BLOCK, length - index * BLOCK)) if is_known else 0
+            prefix = known.setdefault((prefix, block), len(known) + 1)
+    return cached / max(1, sum(lengths))
 
 
 def _invalid(code: str, message: str, value: object) -> InputError:

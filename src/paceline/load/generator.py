@@ -24,6 +24,7 @@ from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
 from paceline.load.task import LoadShare, WorkerTask
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
+from paceline.load.turn import ALONE, Turn, longest_wait, sizes
 
 if TYPE_CHECKING:
     from paceline.load.clients import ClientHosts
@@ -50,11 +51,13 @@ class LoadPlan(LoadShare):
         """Draw arrivals, kinds and delays; each from a stream of its own, so that none changes the others."""
         streams = np.random.SeedSequence(seed).spawn(3)
         for_arrivals, for_kinds, for_network = (np.random.default_rng(stream) for stream in streams)
+        first = np.array([kind for kind, one in enumerate(requests) if not one.turn.follows], np.int32)
 
         def draw_kinds(number: int) -> NDArray[np.int32]:
+            """Of what arrives: requests that follow none."""
             if in_turn:
-                return (np.arange(number) % len(requests)).astype(np.int32)
-            return for_kinds.integers(0, len(requests), number).astype(np.int32)
+                return first[np.arange(number) % len(first)]
+            return first[for_kinds.integers(0, len(first), number)]
 
         if isinstance(load, Schedule) or load.loop == "open":
             schedule = load if isinstance(load, Schedule) else load.schedule(for_arrivals)
@@ -87,13 +90,14 @@ class LoadPlan(LoadShare):
             )
         return plan
 
-    def cut(self, most: int) -> LoadPlan:
-        """The same without what is beyond so many requests."""
+    def cut(self, most: int, each: int = 1) -> LoadPlan:
+        """The same without what is beyond so many requests, of which an arrival leads to `each` at most."""
         if self.loop != "open":
             requests = None if self.requests is None else min(self.requests, most)
             return replace(self, requests=requests, users=min(self.users, most), most=most)
-        up, down = (None if way is None else way[:most] for way in (self.up, self.down))
-        return replace(self, intended=self.intended[:most], kinds=self.kinds[:most], up=up, down=down)
+        number = -(-most // each)  # arrivals; the last may be cut short
+        up, down = (None if way is None else way[:number] for way in (self.up, self.down))
+        return replace(self, intended=self.intended[:number], kinds=self.kinds[:number], up=up, down=down, most=most)
 
     def workers(self, cores: int, cost: float = 1.0) -> int:
         """How many processes: as many as such requests of this rate or these users need, one per core at most."""
@@ -102,15 +106,16 @@ class LoadPlan(LoadShare):
             most, need = min(cores, self.users), self.users / USERS_PER_WORKER
         return max(1, min(most, math.ceil(need * cost)))
 
-    def longest(self, timeout: float) -> float:
+    def longest(self, timeout: float, turns: Sequence[Turn] = ()) -> float:
         """After how many seconds from the start everything must have ended."""
         network = sum(float(way.max()) for way in (self.up, self.down) if way is not None)
+        network += longest_wait(turns, timeout)
         if self.loop == "open":
             return float(self.intended[-1]) + network + timeout + GRACE_SECONDS
         if self.requests is None:
             return self.duration + network + timeout + GRACE_SECONDS
-        turns = math.ceil(self.requests / self.users)
-        return turns * (timeout + network + self.think_time) + GRACE_SECONDS
+        each = math.ceil(self.requests / self.users)
+        return each * (timeout + network + self.think_time) + GRACE_SECONDS
 
     def divided(self, task: WorkerTask, number: int) -> list[WorkerTask]:
         """The task of each of so many workers: every request, and every user, belongs to one of them."""
@@ -183,6 +188,7 @@ def drive(
     outputs: tuple[tuple[int, ...], ...] | None = None,
     most: int | None = None,
     tokenizer: Path | None = None,
+    json_keys: tuple[str, ...] | None = None,
 ) -> Trace:
     """Send requests as `load` says and return the trace of all of them.
 
@@ -202,6 +208,7 @@ def drive(
     - outputs: shapes of one sample in an answer; answers of a tensor protocol without them are not good
     - most: no more requests than this are sent, whatever the load says
     - tokenizer: counts the tokens of answers that come without a count of the server's
+    - json_keys: what the texts of answers have to be JSON objects with
     - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
     """
     if not requests:
@@ -210,8 +217,9 @@ def drive(
         require_grpc()
     cost = cost_of(requests, is_grpc=endpoint.is_grpc)
     plan = LoadPlan.of(load, requests, seed, in_turn=in_turn)
+    turns = [one.turn for one in requests]
     if most is not None:
-        plan = plan.cut(most)
+        plan = plan.cut(most, max(sizes(turns)))
     most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
     number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
@@ -227,6 +235,10 @@ def drive(
         ]
         if words.words
         else [],
+        turns=[_of_payload(one, payload) for one, payload in zip(requests, payloads, strict=True)]
+        if any(turn != ALONE for turn in turns)
+        else [],
+        json_keys=json_keys,
         outputs=outputs,
         tokenizer=str(tokenizer or ""),
         metadata=[grpc_metadata(endpoint, one) for one in requests],
@@ -247,9 +259,9 @@ def drive(
             on_live(together(lines))
 
     if hosts is not None:
-        results = hosts.run(tasks, shared, plan.longest(timeout), go_on, on_lines=on_lines)
+        results = hosts.run(tasks, shared, plan.longest(timeout, turns), go_on, on_lines=on_lines)
     else:
-        results = processes.run(tasks, plan.longest(timeout), go_on, on_lines=on_lines)
+        results = processes.run(tasks, plan.longest(timeout, turns), go_on, on_lines=on_lines)
     for loss in results.losses:
         say(loss)
     if on_answer is not None:
@@ -260,6 +272,12 @@ def drive(
         return trace
     before, after = _client_work(requests, trace.kind)
     return replace(trace, stages={CLIENT_PRE: before, **trace.stages, CLIENT_POST: after})
+
+
+def _of_payload(request: Prepared, payload: bytes) -> Turn:
+    """Its turn, with bytes counted from the begin of what is sent."""
+    head = len(payload) - len(request.body)
+    return replace(request.turn, quotes=tuple((head + at, kind) for at, kind in request.turn.quotes))
 
 
 def _client_work(requests: Sequence[Prepared], kinds: NDArray[np.int32]) -> tuple[Times, Times]:

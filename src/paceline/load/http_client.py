@@ -10,7 +10,9 @@ import ssl
 from typing import TYPE_CHECKING, cast
 
 from paceline.load.http11 import AnswerReader, Unreadable
-from paceline.load.trace import BROKEN, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, WRONG, Log, clock
+from paceline.load.language import read_stream
+from paceline.load.trace import BROKEN, CANCELLED, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, WRONG, Log, clock
+from paceline.load.turn import ALONE, quoting
 
 if TYPE_CHECKING:
     from paceline.load.expected import Expected
@@ -39,6 +41,7 @@ class HttpClient:
         self._loop = asyncio.get_running_loop()
         self._sweep_every = min(0.1, task.timeout / 10)
         self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
+        self.call_later = self._loop.call_later
 
     def send(self, row: int) -> None:
         """Send this request now; returns at once."""
@@ -55,11 +58,17 @@ class HttpClient:
         self._connect(row)
 
     def payload(self, row: int, kind: int) -> bytes:
-        """What is sent for this row; a prompt that is to be fresh gets its words now."""
-        task = self.task
-        if not task.slots or not task.slots[kind].words:
-            return task.payloads[kind]
-        return task.fresh.put_into(task.payloads[kind], task.slots[kind], row)
+        """What is sent for this row; a prompt gets its fresh words and the answers that it quotes now."""
+        task, log = self.task, self.log
+        payload = task.payloads[kind]
+        if not task.slots and not task.turns:
+            return payload
+        first = log.first_of.get(row, row)  # all requests of a conversation have the words of its first one
+        if task.slots and task.slots[kind].words:
+            payload = task.fresh.put_into(payload, task.slots[kind], first)
+        if task.turns and task.turns[kind].quotes:
+            payload = quoting(payload, task.turns[kind], log.said[first])
+        return payload
 
     def send_again(self, row: int) -> None:
         """Over a new connection: the server had closed the reused one before it saw the request."""
@@ -121,7 +130,8 @@ class _Connection(asyncio.Protocol):
     """One connection with at most one request under way."""
 
     __slots__ = (
-        "_answers", "_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "since",
+        "_answers", "_client", "_free_since", "_is_lost", "_log", "_reader", "_ready", "_row", "_transport", "_turn",
+        "since",
     )  # fmt: skip
 
     def __init__(self, client: HttpClient) -> None:
@@ -160,6 +170,9 @@ class _Connection(asyncio.Protocol):
         self.since = log.dispatched[row]  # it waits to be answered, and has waited for the connection itself
         client.busy.add(self)
         log.sent[row] = now
+        self._turn = client.task.turns[kind] if client.task.turns else ALONE
+        if self._turn.close_after:
+            client.call_later(self._turn.close_after, self._leave, row)
         self._transport.write(payload)
 
     def data_received(self, data: bytes) -> None:
@@ -178,6 +191,21 @@ class _Connection(asyncio.Protocol):
             return
         if is_whole:
             self._answered(now)
+        elif self._turn.close_chunks and self._has_enough():
+            self._leave(row)
+
+    def _has_enough(self) -> bool:
+        """Whether as many pieces of text have come as its user reads."""
+        events, enough = self._reader.events or [], self._turn.close_chunks
+        return len(events) >= enough and len(read_stream(events).chunks) >= enough
+
+    def _leave(self, row: int) -> None:
+        """The user closes the connection, if that request is still under way."""
+        if self._row != row:
+            return
+        self._log.events[row] = self._reader.events
+        self._log.done[row] = clock()
+        self.give_up(CANCELLED)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.load.trace import OK, clock
+from paceline.load.trace import CANCELLED, OK, clock
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -45,7 +45,7 @@ class Tally:
 
         def finish(row: int) -> None:
             self._ended += 1
-            if status[row] != OK:
+            if status[row] not in (OK, CANCELLED):
                 self._failed += 1
             elif len(self._rows) < RECENT:
                 self._rows.append(row)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from pydantic_core import core_schema
 
 from paceline.core.errors import InputError
 from paceline.core.network import MACHINE_FILES, FromNetwork
@@ -19,117 +16,9 @@ from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration, Fraction, Rate
 from paceline.load import arrivals
 from paceline.load.arrivals import Schedule, read_arrivals
+from paceline.load.distribution import Distribution, Pause
 from paceline.load.network import Link, Preset
 from paceline.load.request import Form
-
-_CALL = re.compile(r"^\s*(uniform|normal|lognormal)\s*\(\s*([0-9.]+)\s*,\s*([0-9.]+)\s*\)\s*$")
-_EXAMPLES = "write 4, uniform(1, 8), normal(128, 32), lognormal(128, 0.5) or {1: 0.7, 4: 0.3}"
-LARGEST = 10_000_000
-
-
-@dataclass(frozen=True, repr=False)
-class Distribution:
-    """A rule for whole numbers; prints as it is written."""
-
-    text: str
-    kind: str = field(compare=False)
-    numbers: tuple[float, ...] = field(compare=False)
-    weights: tuple[float, ...] = field(default=(), compare=False)
-    is_closed = True  # whatever it is written as, it is read as numbers
-
-    def __post_init__(self) -> None:
-        if max(self.numbers) > LARGEST or min(self.numbers) < 0:
-            raise ValueError(f"{self.text}: numbers are from 0 to {LARGEST:,}")
-
-    @classmethod
-    def constant(cls, value: int) -> Distribution:
-        """Always the same."""
-        return cls(str(value), "choice", (float(value),), (1.0,))
-
-    @classmethod
-    def parse(cls, given: object) -> Distribution:
-        """What a user wrote."""
-        if isinstance(given, Distribution):
-            return given
-        if isinstance(given, dict):
-            return cls._of_weights(given)
-        if isinstance(given, int) and not isinstance(given, bool):
-            return cls.constant(given)
-        text = given.strip() if isinstance(given, str) else ""
-        if text.isdecimal():
-            return cls.constant(int(text))
-        if text.startswith("{"):
-            pairs = [part.partition(":") for part in text.strip("{}").split(",")]
-            return cls._of_weights({key.strip(): value.strip() for key, _, value in pairs})
-        match = _CALL.match(text)
-        if not match:
-            raise ValueError(f"{given!r} is not a distribution; {_EXAMPLES}")
-        kind, first, second = match.group(1), float(match.group(2)), float(match.group(3))
-        if kind == "uniform" and first > second:
-            raise ValueError(f"'{text}': the first number is the smallest")
-        if kind == "lognormal" and first <= 0:
-            raise ValueError(f"'{text}': the median of a lognormal is positive")
-        return cls(f"{kind}({first:g}, {second:g})", kind, (first, second))
-
-    @classmethod
-    def _of_weights(cls, given: dict[Any, Any]) -> Distribution:
-        try:
-            pairs = sorted((int(value), float(weight)) for value, weight in given.items())
-        except (TypeError, ValueError):
-            raise ValueError(f"{given!r}: whole numbers with their weights, like {{1: 0.7, 4: 0.3}}") from None
-        total = sum(weight for _, weight in pairs)
-        if any(weight < 0 for _, weight in pairs) or not 0 < total < math.inf:
-            raise ValueError(f"{given!r}: weights are finite and not negative, and not all of them zero")
-        text = "{" + ", ".join(f"{value}: {weight:g}" for value, weight in pairs) + "}"
-        numbers = tuple(float(value) for value, _ in pairs)
-        return cls(text, "choice", numbers, tuple(weight / total for _, weight in pairs))
-
-    @property
-    def lowest(self) -> int:
-        """The smallest number that it gives; a normal one gives nothing below 1."""
-        return 1 if self.kind in ("normal", "lognormal") else int(min(self.numbers))
-
-    @property
-    def highest(self) -> int | None:
-        """The largest number that it gives, where there is one."""
-        return None if self.kind in ("normal", "lognormal") else int(max(self.numbers))
-
-    @property
-    def mean(self) -> float:
-        """The number that it gives on average."""
-        if self.kind == "choice":
-            return float(np.dot(self.numbers, self.weights))
-        first, second = self.numbers
-        if self.kind == "lognormal":
-            return first * math.exp(second**2 / 2.0)
-        return first if self.kind == "normal" else (first + second) / 2.0
-
-    def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """So many numbers."""
-        if self.kind == "choice":
-            drawn = random.choice(np.array(self.numbers), size=count, p=np.array(self.weights))
-        elif self.kind == "uniform":
-            drawn = random.integers(int(self.numbers[0]), int(self.numbers[1]) + 1, size=count).astype(np.float64)
-        elif self.kind == "normal":
-            drawn = random.normal(self.numbers[0], self.numbers[1], size=count)
-        else:
-            drawn = random.lognormal(np.log(self.numbers[0]), self.numbers[1], size=count)
-        return np.asarray(np.clip(np.rint(drawn), self.lowest, LARGEST), dtype=np.int64)
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
-        def written(value: Distribution) -> int | str:
-            return int(str(value)) if str(value).isdecimal() else str(value)
-
-        return core_schema.no_info_plain_validator_function(
-            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(written, when_used="always")
-        )
-
 
 ArrivalName = Literal[
     "constant", "poisson", "gamma", "ramp", "spike", "diurnal", "on-off", "trace",
@@ -141,6 +30,7 @@ MANY_USERS = 64
 SWEEP_POINTS = 8
 MULTI_STREAM_SAMPLES = 8
 USUAL_DISTINCT = 32
+_SIZE = r"[1-9][0-9]{0,3}x[1-9][0-9]{0,3}"
 _PERSONAL = FromNetwork(never="says what is sent, which only a person at the machine may", is_one_value=True)
 
 
@@ -328,6 +218,23 @@ PROMPT = Distribution.constant(32)  # tokens, unless set
 OUTPUT = Distribution.constant(16)
 
 
+class CancelParameters(Parameters):
+    """Users who close the connection before the answer is whole."""
+
+    share: Fraction = Field(default=0.1, gt=0, le=1)
+    """Part of the requests"""
+    tokens: int | None = Field(default=None, ge=1)
+    """After so many tokens; a chunk of the stream counts as one"""
+    time: Duration | None = Field(default=None, gt=0)
+    """After this time"""
+
+    @model_validator(mode="after")
+    def _says_when(self) -> Self:
+        if (self.tokens is None) == (self.time is None):
+            raise ValueError("say when a request is closed: tokens, like {share: 10%, tokens: 20}, or time")
+        return self
+
+
 class RequestParameters(Parameters):
     """What is sent."""
 
@@ -350,6 +257,24 @@ class RequestParameters(Parameters):
     """Language models: part of the prompt that all requests share"""
     system_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Language models: length of a system prompt that all requests share, in addition to their own"""
+    turns: Distribution | None = None
+    """Language models: requests of a conversation, each with all before it and their answers; unset is one. Of a file's
+    conversations so many at most. The load's rate, requests and users are then of conversations"""
+    think_time: Pause | None = None
+    """Language models: from an answer to the next request of its conversation, a person's or a tool's time, like 2s or
+    lognormal(2s, 0.5); without a unit in milliseconds"""
+    fan_out: int | None = Field(default=None, ge=1, le=64)
+    """Language models: parallel requests after each answer of a conversation; its next turn quotes all their answers"""
+    models: Annotated[dict[str, float], _PERSONAL] = Field(default_factory=dict)
+    """Language models: names with their weights, like LoRA adapters: each request or conversation has one of them"""
+    json_schema: Annotated[dict[str, Any] | None, _PERSONAL] = None
+    """Language models: ask for JSON of this schema, {} for any object; an answer that does not parse has failed"""
+    cancel: CancelParameters | None = None
+    """Language models: users who leave early, like {share: 10%, tokens: 20}; counted apart, not as failures"""
+    images: int = Field(default=0, ge=0, le=64)
+    """Language models: pictures in each prompt, made here and sent as data"""
+    image_size: Annotated[str, FromNetwork.matching(_SIZE)] = Field(default="512x512", pattern=_SIZE)
+    """Language models: width and height of a picture in pixels"""
     stream: bool = True
     """Language models: ask for the answer piece by piece"""
     ignore_eos: bool = False
@@ -369,8 +294,16 @@ class RequestParameters(Parameters):
     @property
     def mean_lengths(self) -> tuple[float, float]:
         """Tokens of a prompt and of an answer on average, as they are asked for."""
-        prompt = (self.prompt_tokens or PROMPT).mean + (self.system_tokens or 0)
-        return prompt, (self.output_tokens or OUTPUT).mean
+        own, output = (self.prompt_tokens or PROMPT).mean, (self.output_tokens or OUTPUT).mean
+        turns = max(1.0, self.turns.mean if self.turns is not None else 1.0)
+        grown = (turns - 1.0) / 2.0 * (own + output * (1 + (self.fan_out or 0)))  # what came before a turn, on average
+        return own + grown + (self.system_tokens or 0), output
+
+    @property
+    def each(self) -> float:
+        """Requests of a conversation on average, as they are asked for."""
+        turns = self.turns.mean if self.turns is not None else 1.0
+        return turns + (self.fan_out or 0) * max(0.0, turns - 1.0)
 
     @property
     def read_by_server(self) -> Form | None:
@@ -383,8 +316,15 @@ class RequestParameters(Parameters):
             raise ValueError(f"samples = {self.samples}: a request carries at least one sample")
         if self.form == "tensors" and self.processing != "server":
             raise ValueError(f"processing = {self.processing}: tensors need none; set form to image or text")
-        for name in ("prompt_tokens", "output_tokens"):
-            tokens = getattr(self, name)
-            if tokens is not None and tokens.lowest < 1:
-                raise ValueError(f"{name} = {tokens}: at least one token")
+        for name in ("prompt_tokens", "output_tokens", "turns"):
+            number = getattr(self, name)
+            if number is not None and number.lowest < 1:
+                raise ValueError(f"{name} = {number}: at least one {'turn' if name == 'turns' else 'token'}")
+        for name in ("think_time", "fan_out"):
+            if getattr(self, name) is not None and self.turns is None:
+                raise ValueError(f"{name} is of conversations; say how many requests one has, like turns: 3")
+        if any(not 0 < weight < math.inf for weight in self.models.values()):
+            raise ValueError(f"models = {self.models}: weights are positive, like {{base: 0.5, adapter: 0.5}}")
+        if self.cancel is not None and self.cancel.tokens is not None and not self.stream:
+            raise ValueError("cancel.tokens needs a stream: leave stream on, or set cancel.time")
         return self

@@ -9,11 +9,24 @@ from typing import Literal
 from paceline.core.errors import InputError
 from paceline.load.expected import Expected
 from paceline.load.fresh import NO_SLOT, Slot
+from paceline.load.turn import ALONE, Turn
 
 # kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
-# behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; openai-*: what
-# language model servers speak; http: whatever the user's own requests are.
-Wire = Literal["kserve-json", "kserve-binary", "kserve-grpc", "kserve-shm", "openai-chat", "openai-completions", "http"]
+# behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; http: whatever
+# the user's own requests are; the others are what servers of language models speak.
+Wire = Literal[
+    "kserve-json", "kserve-binary", "kserve-grpc", "kserve-shm", "openai-chat", "openai-completions",
+    "openai-responses", "anthropic-messages", "openai-embeddings", "rerank", "http",
+]  # fmt: skip
+LANGUAGE_PATHS: dict[Wire, str] = {
+    "openai-chat": "/v1/chat/completions",
+    "openai-completions": "/v1/completions",
+    "openai-responses": "/v1/responses",
+    "anthropic-messages": "/v1/messages",
+    "openai-embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+}
+TEXT_WIRES = tuple(LANGUAGE_PATHS)[:4]  # whose answers are texts, as a whole or piece by piece
 Form = Literal["image", "text"]  # what a sample may be that is not yet a tensor
 
 
@@ -37,7 +50,7 @@ class Endpoint:
 
     @property
     def is_language(self) -> bool:
-        return self.wire.startswith("openai")
+        return self.wire in LANGUAGE_PATHS
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class Prepared:
     after: float = 0.0  # seconds that it needs to process the answer
     path: str = ""  # where it is not the endpoint's
     fresh: Slot = NO_SLOT  # words of a prompt that are chosen when it is sent; counted from the begin of the body
+    turn: Turn = ALONE  # of a conversation; bytes counted from the begin of the body, too
 
 
 def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:

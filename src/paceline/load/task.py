@@ -17,6 +17,7 @@ from paceline.load.expected import Expected
 from paceline.load.fresh import NO_WORDS, FreshWords, Slot
 from paceline.load.request import Endpoint, Wire
 from paceline.load.trace import Times
+from paceline.load.turn import Turn
 
 Loop = Literal["open", "closed", "burst"]
 
@@ -57,6 +58,8 @@ class WorkerTask(LoadShare):
     tokenizer: str = ""  # a file to count the tokens of answers with, where the server does not
     slots: list[Slot] = field(default_factory=list)  # of each kind, where words are chosen as it is sent
     fresh: FreshWords = NO_WORDS
+    turns: list[Turn] = field(default_factory=list)  # of each kind, where some follow others or are closed early
+    json_keys: tuple[str, ...] | None = None  # what a text has to be a JSON object with; None where any text is good
     outputs: tuple[tuple[int, ...], ...] | None = None  # shapes in a good answer of a tensor protocol, if to be checked
 
 
@@ -95,7 +98,7 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, Endpoint | Expected | Slot | FreshWords):
+    if isinstance(value, Endpoint | Expected | Slot | FreshWords | Turn):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
@@ -165,6 +168,11 @@ def _pair(value: Any) -> tuple[str, str]:
     return _a(str)(first), _a(str)(second)
 
 
+def _numbers(value: Any) -> tuple[int, int]:
+    first, second = _a(list)(value)
+    return _a(int)(first), _a(int)(second)
+
+
 def _headers(value: Any) -> dict[str, str]:
     return dict(_pair(list(item)) for item in _a(dict)(value).items())
 
@@ -177,6 +185,14 @@ _EXPECTED: dict[str, _Reader] = {
     "hidden": _list_of(_a(str), tuple),
 }
 _SLOT: dict[str, _Reader] = {"at": _a(int), "words": _a(int)}
+_TURN: dict[str, _Reader] = {
+    "follows": _list_of(_a(int), tuple),
+    "wait": _NUMBER,
+    "quotes": _list_of(_numbers, tuple),
+    "depth": _a(int),
+    "close_after": _NUMBER,
+    "close_chunks": _a(int),
+}
 _FRESH: dict[str, _Reader] = {"words": _list_of(_a(str), tuple), "first": _a(int), "step": _a(int)}
 _ENDPOINT: dict[str, _Reader] = {
     "wire": _one_of(Wire),
@@ -215,6 +231,8 @@ _TASK: dict[str, _Reader] = {
     "tokenizer": _a(str),
     "slots": _list_of(lambda value: Slot(**_read(value, _SLOT))),
     "fresh": lambda value: FreshWords(**_read(value, _FRESH)),
+    "turns": _list_of(lambda value: Turn(**_read(value, _TURN))),
+    "json_keys": _optional(_list_of(_a(str), tuple)),
     "outputs": _optional(_list_of(_list_of(_a(int), tuple), tuple)),
     "most": _optional(_a(int)),
 }

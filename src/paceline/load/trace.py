@@ -23,6 +23,7 @@ TIMED_OUT = 3
 UNREADABLE = 4  # an answer that is not in the protocol
 OUT_OF_SOCKETS = 5
 WRONG = 6  # a whole answer, which is not what the user calls a good one
+CANCELLED = 7  # closed before its answer was whole, as its user was to do
 FAILED = 500  # the server said so, if only within a stream that had begun well
 SHED = 503  # the server is overloaded (429 counts as shed too)
 
@@ -77,6 +78,12 @@ class Trace:
     def ok(self) -> NDArray[np.bool_]:
         """Which requests succeeded."""
         return np.equal(self.status, OK)
+
+    @property
+    def kept(self) -> Trace:
+        """Without the requests that were closed on purpose: what they would have come to is not known."""
+        cancelled = self.status == CANCELLED
+        return self.taken(np.flatnonzero(~cancelled)) if cancelled.any() else self
 
     @property
     def shed(self) -> NDArray[np.bool_]:
@@ -263,6 +270,10 @@ class Log:
     held: int = 0  # bytes of them
     judge: Callable[[int, bytes], str] | None = None  # why an answer of a kind is not good
     problems: dict[int, str] = field(default_factory=dict)  # of rows that were judged
+    # Of conversations: the kind of a row, the first row of its conversation, and what was answered there to each kind.
+    kind_of: dict[int, int] = field(default_factory=dict)
+    first_of: dict[int, int] = field(default_factory=dict)
+    said: dict[int, dict[int, str]] = field(default_factory=dict)
     to_keep: dict[int, int] = field(init=False)  # answers of each kind that are still to be kept
 
     def __post_init__(self, keep: int) -> None:
@@ -283,7 +294,7 @@ class Log:
 
     def kind(self, row: int) -> int:
         """Which of the prepared requests this one is; where their number is not known, they repeat."""
-        return self.kinds[row % len(self.kinds)]
+        return self.kind_of[row] if row in self.kind_of else self.kinds[row % len(self.kinds)]
 
     def add_cause(self, cause: str) -> None:
         """Count one more answer that was not good."""

@@ -28,8 +28,17 @@ from paceline.core.errors import CaseError, InputError
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.kserve_answers import problem
-from paceline.load.language import UNKNOWN, LanguageAnswer, read_stream, read_whole
+from paceline.load.language import (
+    UNKNOWN,
+    LanguageAnswer,
+    error_in,
+    json_problem,
+    read_stream,
+    read_vectors,
+    read_whole,
+)
 from paceline.load.live import Tally
+from paceline.load.request import TEXT_WIRES
 from paceline.load.server_timing import read_stages
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
@@ -47,8 +56,10 @@ from paceline.load.trace import (
     WorkerResults,
     clock,
 )
+from paceline.load.turn import followers
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
+FIRST_REFUSAL = 400  # of HTTP's statuses
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
 _AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
 
@@ -139,8 +150,11 @@ class _Run:
 
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
-        finished = self._count if task.loop == "open" else self._next_of_user
-        self._log = Log(task.kinds.tolist(), task.keep, finished)
+        self._finished = self._count if task.loop == "open" else self._next_of_user
+        self._followers = followers(task.turns)
+        self._under_way: dict[int, int] = {}  # requests of each conversation, by its first row
+        self._begun = 0  # conversations of users who wait
+        self._log = Log(task.kinds.tolist(), task.keep, self._go_on if self._followers else self._finished)
         if task.outputs is not None:
             self._log.judge = self._problem
         self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)
@@ -213,6 +227,9 @@ class _Run:
             self._count(log.number)
             return
         row = log.add(1)
+        if self._followers:
+            log.kind_of[row] = log.kinds[self._begun % len(log.kinds)]
+        self._begun += 1
         log.intended[row] = now if task.loop == "closed" else self._start
         if task.up is None:
             self._client.send(row)
@@ -224,7 +241,33 @@ class _Run:
         requests, most = self._task.requests, self._task.most
         if most is not None and self._log.number >= most:
             return True
-        return instant >= self._last_start if requests is None else self._log.number >= requests
+        return instant >= self._last_start if requests is None else self._begun >= requests
+
+    def _go_on(self, row: int) -> None:
+        """Send what follows a good answer in its conversation, or end it."""
+        task, log = self._task, self._log
+        kind, first = log.kind(row), log.first_of.get(row, row)
+        left = self._under_way.pop(first, 1) - 1
+        said = log.said.setdefault(first, {})
+        answer = self._answer(row, log.status[row]) if kind in self._followers and log.status[row] == OK else None
+        if answer is not None and not answer.problem:
+            said[kind] = answer.said
+            for following in self._followers[kind]:
+                turn = task.turns[following]
+                due = log.done[row] + int(turn.wait * 1e9)
+                is_over = log.number >= task.most if task.most is not None else False
+                is_over |= task.loop == "closed" and task.requests is None and due >= self._last_start
+                if is_over or not all(one in said for one in turn.follows):
+                    continue
+                left += 1
+                follower = log.add(1)
+                log.kind_of[follower], log.first_of[follower], log.intended[follower] = following, first, due
+                call_after(max(0.0, (due - clock()) / 1e9), self._client.send, follower)
+        if left:
+            self._under_way[first] = left
+            return
+        log.said.pop(first)
+        self._finished(row)
 
     def _problem(self, kind: int, body: bytes) -> str:
         task = self._task
@@ -252,6 +295,8 @@ class _Run:
         down = np.zeros(number) if task.down is None else task.down[rows % len(task.down)]
         size = np.array(log.size[:number], np.float64)
         kind = task.kinds[rows % len(task.kinds)]
+        for row, one in log.kind_of.items():
+            kind[row] = one
 
         def seconds(column: list[int]) -> Times:
             times = np.array(column[:number], np.int64)
@@ -296,18 +341,30 @@ class _Run:
         with suppress(CaseError, InputError):  # on another host it may be missing: the chunks are still counted
             counter = TokenCounter.of(Path(self._task.tokenizer)) if self._task.tokenizer else None
         for row in range(log.number):
-            answer = LanguageAnswer()
-            if self._task.streaming and (log.events[row] or status[row] == OK):
-                answer = read_stream(log.events[row] or [], log.bodies.get(row, b""))
-            elif status[row] == OK:
-                answer = read_whole(log.bodies.get(row, b""))
+            answer = self._answer(row, int(status[row]))
             if counter is not None and answer.output_tokens == UNKNOWN and answer.text:
                 answer.output_tokens = counter(answer.text)
             if status[row] == OK and answer.problem:
                 status[row] = answer.status
                 log.add_cause(answer.problem)
+            elif status[row] >= FIRST_REFUSAL and (why := error_in(log.bodies.get(row, b""))):
+                log.add_cause(why)
             answers.append(answer)
         return answers
+
+    def _answer(self, row: int, status: int) -> LanguageAnswer:
+        """What came for this row, as far as there is anything."""
+        task, log = self._task, self._log
+        answer, body = LanguageAnswer(), log.bodies.get(row, b"")
+        if task.endpoint.is_language and task.endpoint.wire not in TEXT_WIRES:
+            return read_vectors(body, task.endpoint.wire, int(task.samples[log.kind(row)])) if status == OK else answer
+        if task.streaming and (log.events[row] or status == OK):
+            answer = read_stream(log.events[row] or [], body)
+        elif status == OK:
+            answer = read_whole(body)
+        if task.json_keys is not None and status == OK and (wrong := json_problem(answer.said, task.json_keys)):
+            answer.fail(WRONG, wrong)
+        return answer
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -19,20 +19,19 @@ from paceline.core.device import split_target
 from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
 from paceline.devices import kind_of
-from paceline.load.request import Endpoint, Wire
+from paceline.load.request import LANGUAGE_PATHS, Endpoint, Wire
 from paceline.load.tensors import Array
 from paceline.models.generated import Knobs
 from paceline.servers._program import HOST, MODEL, Program, PythonSettings
 from paceline.servers.base import Need, ServerSettings
 
-PATHS: dict[Wire, str] = {"openai-chat": "/v1/chat/completions", "openai-completions": "/v1/completions"}
 TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # as torch calls a precision
 
 
 class LanguageModelServer(Program):
     """Serves a folder of the Hugging Face format; a generated model is written as one."""
 
-    wires = tuple(PATHS)
+    wires = tuple(LANGUAGE_PATHS)  # which of them a version speaks is the software's matter
     is_checkable = False  # there is no single right text
     model_noun: ClassVar[str] = "folder"
 
@@ -87,7 +86,7 @@ class LanguageModelServer(Program):
         return tuple(parse(self.need.model).words[len(SPECIAL) :]) if is_made_up else ()
 
     def endpoint(self, wire: Wire) -> Endpoint:
-        return Endpoint(wire=wire, host=HOST, port=self.port, path=PATHS[wire], model=self.served_name)
+        return Endpoint(wire=wire, host=HOST, port=self.port, path=LANGUAGE_PATHS[wire], model=self.served_name)
 
     def _environment(self) -> dict[str, str]:
         """The model is here: nothing is to be looked up elsewhere, or reported to anybody."""

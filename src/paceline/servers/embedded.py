@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 
 from paceline.core.errors import InputError, MissingDependency
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
-from paceline.load.request import Endpoint, Wire
+from paceline.load.request import LANGUAGE_PATHS, Endpoint, Wire
 from paceline.models import MODELS
 from paceline.models.sources import check_model
 from paceline.servers._embedded.app import DRAIN, EmbeddedSettings, ServerConfiguration
 from paceline.servers._embedded.engines import FORMATS
-from paceline.servers._language_model import PATHS
 from paceline.servers._program import HTTP_ERRORS, MODEL, Program, answers, http_get
 from paceline.servers.base import Need, ServerFailed, ServerSettings
 from paceline.servers.export import export
@@ -37,7 +36,10 @@ class Embedded(Program):
     name = "embedded"
     summary = "Paceline's own: KServe v2 with dynamic batching, or OpenAI's completions with continuous batching"
     Settings = EmbeddedSettings
-    wires: ClassVar[tuple[Wire, ...]] = ("kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm", *PATHS)
+    wires: ClassVar[tuple[Wire, ...]] = (
+        "kserve-binary", "kserve-json", "kserve-grpc", "kserve-shm", "openai-chat",
+        "openai-completions",
+    )  # fmt: skip
     reads = ("image", "text")
     grace = DRAIN + 2
 
@@ -51,7 +53,7 @@ class Embedded(Program):
     @classmethod
     def check(cls, settings: ServerSettings, need: Need) -> None:
         assert isinstance(settings, EmbeddedSettings)
-        if need.wire in PATHS:
+        if need.wire in LANGUAGE_PATHS:
             _check_language(settings, need)
         for size in settings.preferred:
             if not 1 <= size <= settings.max_batch:
@@ -82,7 +84,7 @@ class Embedded(Program):
 
     @property
     def _is_language(self) -> bool:
-        return self.need.wire in PATHS
+        return self.need.wire in LANGUAGE_PATHS
 
     def prepare(self) -> None:
         engine = self.settings.engine
@@ -118,8 +120,8 @@ class Embedded(Program):
         if wire == "kserve-grpc":
             port = int((self.folder / "grpc_port").read_text())
             return Endpoint(wire, self.settings.host, port, GRPC_METHOD, MODEL)
-        if wire in PATHS:
-            return Endpoint(wire, self.settings.host, self.port, PATHS[wire], MODEL)
+        if wire in LANGUAGE_PATHS:
+            return Endpoint(wire, self.settings.host, self.port, LANGUAGE_PATHS[wire], MODEL)
         return Endpoint(wire, self.settings.host, self.port, f"/v2/models/{MODEL}/infer", MODEL)
 
     def statistics(self) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from pydantic import field_validator
 from paceline.core.errors import InputError
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork, shorten
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
-from paceline.load.request import Endpoint, Wire
+from paceline.load.request import LANGUAGE_PATHS, Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
 from paceline.servers._any_http import AnyHttpSettings, resolved
-from paceline.servers._language_model import PATHS
 from paceline.servers._program import HTTP_ERRORS, http_get
 from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings
 
@@ -70,7 +69,7 @@ class Url(Server):
     name = "url"
     summary = "a server that somebody else runs; KServe v2 over HTTP or gRPC, OpenAI-compatible, or any other HTTP"
     Settings = UrlSettings
-    wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *PATHS, "http")
+    wires: ClassVar[tuple[Wire, ...]] = ("kserve-json", "kserve-binary", "kserve-grpc", *LANGUAGE_PATHS, "http")
     is_checkable: ClassVar[bool] = False  # it may have other weights
     is_remote: ClassVar[bool] = True
 
@@ -139,6 +138,8 @@ class Url(Server):
         self._headers, self._path, self._hidden = resolved(self.settings)
         if token:
             self._headers["authorization"] = f"Bearer {token}"
+            if self.need.wire == "anthropic-messages":
+                self._headers["x-api-key"] = token
             self._hidden += (token,)
 
     def start(self) -> float:
@@ -164,8 +165,8 @@ class Url(Server):
             message = f"url = '{self.settings.url}': {wire} needs an address that starts with {needed}"
             raise InputError("wrong-scheme", message, key="server.url", value=self.settings.url)
         path = GRPC_METHOD if wire == "kserve-grpc" else f"{self._model_path}/infer"
-        if wire in PATHS:
-            path = self._base.removesuffix("/v1") + PATHS[wire]
+        if wire in LANGUAGE_PATHS:
+            path = self._base.removesuffix("/v1") + LANGUAGE_PATHS[wire]
         if wire == "http":
             path = self._base + self._path or "/"
         return Endpoint(

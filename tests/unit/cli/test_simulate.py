@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from paceline.cli.main import paceline
 from paceline.core.errors import InputError
+from support.cli import Sandbox
 
 SMALL = ("--jobs", "60", "--seeds", "2", "--workload", "bimodal", "--load", "0.7,90%")
 
@@ -94,3 +95,17 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], fields: tupl
 def test_formats_exclude_each_other_and_must_be_told() -> None:
     assert "exclude each other" in simulate("--html", "--md").output
     assert "the format is not clear" in simulate("-o", "x.txt").output
+
+
+def test_a_trace_is_written_or_refused_in_one_sentence(sandbox: Sandbox, tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    made = sandbox.ask("simulate", "trace", "--form", "azure", "--requests", "20", "-o", str(file))
+    assert made.returncode == 0 and "20 requests" in made.stdout
+    assert file.read_text().startswith("TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:")
+    for flags, says in (
+        (("--rate", "often", "-o", str(file)), "--rate: 'often' is not a rate"),
+        (("--prompt-tokens", "many", "-o", str(file)), "--prompt-tokens: 'many' is not a distribution"),
+        (("-o", str(tmp_path / "none" / "trace")), "cannot be written"),
+    ):
+        refused = sandbox.ask("simulate", "trace", *flags)
+        assert refused.returncode == 2 and says in refused.stderr

@@ -36,6 +36,10 @@ from support.docs_markdown import ROOT
 GUIDE = ROOT / "docs" / "guide"
 MICRO_GUIDE = GUIDE / "micro-benchmarks.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+OF_USERS = {  # files that the texts take for granted
+    "sharegpt.json": '[{"conversations": [{"from": "human", "value": "Hello?"}, {"from": "gpt", "value": "Hello."}]}]',
+    "trace.jsonl": '{"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}',
+}
 SHORT = ("--budget", "0.2s", "--warm-up", "0.2s", "--target", "cpu", "--no-report", "--json")
 
 
@@ -167,6 +171,8 @@ def test_commands_in_the_texts_are_accepted(page: Path, tmp_path: Path, monkeypa
         assert block.file, f"{page.name}: a block of YAML that is no suite must name its file"
         (tmp_path / block.file).write_text(block.text, encoding="utf-8")
     for name, text in markdown.files(page).items() if page.parent == GUIDE else ():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for name, text in OF_USERS.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     of_plug_in = {"my-matmul", "my-mlp"}  # they are run above
     for line in markdown.commands(page):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from paceline.core.errors import InputError
+from paceline.load.distribution import Distribution
 from paceline.load.network import PRESETS, Link, link_of, shaped
-from paceline.load.parameters import KINDS, Distribution, LoadParameters, RequestParameters
+from paceline.load.parameters import KINDS, LoadParameters, RequestParameters
 from support.refused import refused
 
 WRITTEN: dict[str, dict[str, Any]] = {

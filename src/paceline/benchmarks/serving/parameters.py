@@ -21,7 +21,8 @@ from paceline.core.quantity import Duration, Fraction, Latency, show_duration
 from paceline.core.subject import FloatPrecision
 from paceline.core.tails import CLEARLY, FEWEST_BEYOND, fewest, not_decidable, tails, to_decide
 from paceline.load.clients import read_names
-from paceline.load.parameters import SWEEP_POINTS, Distribution, LoadParameters, RequestParameters
+from paceline.load.distribution import Distribution
+from paceline.load.parameters import SWEEP_POINTS, LoadParameters, RequestParameters
 from paceline.load.request import Wire
 from paceline.load.trace import Trace
 from paceline.models.sources import MODEL_INPUT, MODEL_NAME
@@ -105,7 +106,8 @@ class Slo(Parameters):
         return use
 
     def judge(self, trace: Trace) -> SloVerdict:
-        """Whether the SLO was met; a request without an answer counts as infinitely late."""
+        """Whether the SLO was met; a request without an answer counts as infinitely late, unless its user left."""
+        trace = trace.kept
         count, failed = len(trace), int(np.count_nonzero(~trace.ok))
         latency = np.where(trace.ok, trace.latency, np.inf)
         # How many missed each bound, the part of the requests that has to meet it, and what to say of it.
@@ -128,6 +130,7 @@ class Slo(Parameters):
 
     def decide(self, trace: Trace) -> SloDecision:
         """Whether the load meets the SLO as far as these requests can show it."""
+        trace = trace.kept
         latency = np.where(trace.ok, trace.latency, np.inf)
         uses = [(bound.share, latency / bound.limit) for bound in self.bounds]
         uses += [(self.share, self._token_use(trace))] if self.is_about_tokens else []

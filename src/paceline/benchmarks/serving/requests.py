@@ -176,6 +176,8 @@ class Requests:
     fresh: tuple[str, ...] = ()  # words of which requests get some as they are sent
     prompt_lengths: list[int] = field(default_factory=list)  # of language models, in tokens, as asked for
     output_lengths: list[int] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)  # of each, where there are several
+    json_keys: tuple[str, ...] | None = None  # what answers have to be JSON objects with
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,7 @@ def raw_samples(parameters: RequestParameters, processing: Processing, seed: int
             count = int(random.integers(max(1, length // 2), length + 1))  # at most one word for each token
             texts.append(" ".join(random.choice(WORDS, size=count)).encode())
         return texts, "sentences of random common words"
-    pictures = [_picture(random) for _ in range(parameters.different)]
+    pictures = [picture(random, SIZE) for _ in range(parameters.different)]
     size = sum(map(len, pictures)) / len(pictures)
     return pictures, f"synthetic JPEG pictures of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB on average"
 
@@ -335,11 +337,12 @@ def read_pictures(folder: Path) -> list[bytes]:
     return pictures
 
 
-def _picture(random: np.random.Generator) -> bytes:
+def picture(random: np.random.Generator, size: tuple[int, int]) -> bytes:
+    """A JPEG file of so many pixels, about as large as a photograph's."""
     from PIL import Image
 
     areas = Image.fromarray(random.integers(0, 256, (*reversed(_COARSE), 3), np.uint8))
-    pixels = np.asarray(areas.resize(SIZE, Image.Resampling.BICUBIC), np.float64)
+    pixels = np.asarray(areas.resize(size, Image.Resampling.BICUBIC), np.float64)
     grained = np.clip(pixels + random.normal(0.0, _GRAIN, pixels.shape), 0, 255).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(grained).save(file, "JPEG", quality=_QUALITY)

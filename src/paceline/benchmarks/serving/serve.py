@@ -14,7 +14,7 @@ from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.http_requests import HttpTemplate
 from paceline.benchmarks.serving.parameters import ServeParameters, Slo
 from paceline.benchmarks.serving.prompts import check_prompts
-from paceline.benchmarks.serving.requests import check_batch
+from paceline.benchmarks.serving.requests import Requests, check_batch
 from paceline.benchmarks.serving.resource_use import add_use
 from paceline.benchmarks.serving.search import (
     LONGEST_PART,
@@ -42,7 +42,8 @@ from paceline.load import quality
 from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
 from paceline.load.parameters import LoadParameters, Loop
-from paceline.load.trace import Trace
+from paceline.load.request import LANGUAGE_PATHS, TEXT_WIRES
+from paceline.load.trace import CANCELLED, Trace
 from paceline.machine.profile import price_of
 from paceline.models.base import Traits
 from paceline.models.sources import check_model
@@ -252,11 +253,11 @@ def _check_wire(parameters: ServeParameters, server: type[Server], address: str)
             message = f"{setting} does not go with wire kserve-shm, whose tensors do not travel: use kserve-binary"
             key = setting.partition(" ")[0]
             raise InputError("conflicting-keys", message, key=key, suggestion="wire: kserve-binary")
-    is_streamed = requests.stream and wire.startswith("openai")
+    is_streamed = requests.stream and wire in TEXT_WIRES
     if parameters.slo is not None and parameters.slo.is_about_tokens and not is_streamed:
         message = (
-            "slo.first_token and slo.between_tokens need answers that come token by token: set wire to openai-chat or "
-            "openai-completions and leave requests.stream on, or set a latency objective like {p99: 100ms}"
+            "slo.first_token and slo.between_tokens need answers that come token by token: set wire to one of "
+            f"{', '.join(TEXT_WIRES)} and leave requests.stream on, or set a latency objective like {{p99: 100ms}}"
         )
         raise InputError("needs-streamed-answers", message, key="slo")
 
@@ -274,19 +275,33 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
         if not (path.is_dir() if kind == "folder" else path.is_file()):
             raise InputError(f"missing-{kind}", f"{name} = {path}: there is no such {kind}", key=name, value=str(path))
     if load is not None and load.arrival == "trace":
-        is_language = parameters.chosen_wire.startswith("openai")
+        is_language = parameters.chosen_wire in LANGUAGE_PATHS
         schedule = load.recorded()
+        conflicts = [name for name in ("turns", "images", "shared_prefix") if getattr(requests, name)]
+        if schedule.prompt_tokens is not None and requests.dataset is None and is_language and conflicts:
+            message = f"requests.{conflicts[0]} does not go with a trace that says how long prompts are: leave it out"
+            raise InputError("conflicting-keys", message, key=f"requests.{conflicts[0]}")
         if not is_language or schedule.kind is not None:
             require_known(schedule, requests.different)
 
 
+_OF_LANGUAGE_MODELS = (
+    "ignore_eos", "min_tokens", "extra", "tokenizer", "system_tokens",
+    "turns", "models", "json_schema", "cancel", "images",
+)  # fmt: skip
+
+
 def _check_language(parameters: ServeParameters) -> None:
     """Refuse prompts, lengths and tokenizers that cannot be used."""
-    if parameters.chosen_wire.startswith("openai"):
-        check_prompts(parameters.requests)
+    requests, load = parameters.requests, parameters.load
+    if parameters.chosen_wire in LANGUAGE_PATHS:
+        check_prompts(requests, parameters.chosen_wire)
+        if requests.turns is not None and load is not None and load.network is not None:
+            message = "load.network is for requests that follow no other; leave it out, or requests.turns"
+            raise InputError("conflicting-keys", message, key="load.network")
         return
-    for name in ("ignore_eos", "min_tokens", "extra", "tokenizer", "system_tokens"):
-        if getattr(parameters.requests, name):
+    for name in _OF_LANGUAGE_MODELS:
+        if getattr(requests, name):
             message = f"requests.{name} is of language models, not of wire {parameters.chosen_wire}: leave it out"
             raise InputError("key-does-not-apply", message, key=f"requests.{name}")
 
@@ -404,7 +419,8 @@ def _confirmation(parameters: ServeParameters) -> float:
 
 def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
     """What a load came to; CaseError if nothing was answered, because there is no latency then."""
-    statuses, counts = np.unique(trace.status[~trace.ok & ~trace.shed], return_counts=True)
+    is_lost = ~trace.ok & ~trace.shed & (trace.status != CANCELLED)
+    statuses, counts = np.unique(trace.status[is_lost], return_counts=True)
     if not trace.ok.any():
         statuses, counts = np.unique(trace.status, return_counts=True)
         most = int(statuses[np.argmax(counts)])
@@ -412,6 +428,7 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
         raise CaseError(f"none of {len(trace)} requests was answered well; mostly: {cause}")
     slo = session.parameters.slo
     result = Result(measurements=[*trace_metrics.traffic(trace, slo), *trace_metrics.details(trace)])
+    result.measurements += trace_metrics.by_group(trace, _groups(session.requests))
     result.warnings = quality.warnings(trace, loop, session.ceiling)
     if counts.size:
         worst = sorted(zip(counts.tolist(), statuses.tolist(), strict=True), reverse=True)[:3]
@@ -422,7 +439,8 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
         result.warnings.append(RecordWarning(kind="errors", message=message, remedy=remedy))
     requests, sent = session.requests, session.parameters.requests
     is_fresh = sent.distinct is None and sent.dataset is None
-    result.warnings += trace_metrics.lengths(trace, requests.prompt_lengths, requests.output_lengths, is_fresh=is_fresh)
+    prompts = requests.prompt_lengths if not sent.images else []  # how many tokens a picture has is the server's matter
+    result.warnings += trace_metrics.lengths(trace.kept, prompts, requests.output_lengths, is_fresh=is_fresh)
     if trace.retried:
         result.facts["sent_again"] = (
             f"{trace.retried} requests, on a new connection: the server had closed the one that they were sent on"
@@ -438,6 +456,14 @@ def _result(session: ServingSession, trace: Trace, loop: Loop) -> Result:
             HELD if decision.is_met else f"{MISSED if decision.is_met is False else ''}{decision.reason}"
         )
     return result
+
+
+def _groups(requests: Requests) -> dict[str, list[Any]]:
+    """By what requests differ within a load: the value of each kind."""
+    depths = [one.turn.depth for one in requests.prepared]
+    return ({"turn": depths} if max(depths, default=1) > 1 else {}) | (
+        {"model": requests.models} if requests.models else {}
+    )
 
 
 def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurement]]) -> SearchResult:

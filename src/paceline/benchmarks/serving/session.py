@@ -171,6 +171,7 @@ class ServingSession:
             in_turn=requests.in_turn,
             fresh=requests.fresh,
             outputs=requests.outputs,
+            json_keys=requests.json_keys,
             tokenizer=self.parameters.requests.tokenizer,
             most=most,
             keep=1 if answers is not None else 0,  # answer of each kind
@@ -335,4 +336,5 @@ def describe_status(status: int) -> str:
     """What became of a request, in words."""
     words = {0: "it was never sent", 1: "no connection", 2: "the connection broke", 3: "no answer in time"}
     words |= {4: "an answer that is not in the protocol", 5: "no free socket", 6: "an answer that is not good"}
+    words |= {7: "closed on purpose"}
     return words.get(status, f"the server answered with status {status}")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from paceline.benchmarks.serving.texts import read_scripts
 from paceline.core.errors import InputError
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import show_duration
+from paceline.load.request import LANGUAGE_PATHS, TEXT_WIRES
 from paceline.load.trace import UNSENT, Trace
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class SendPlan:
     prompt_tokens: float | None = None  # of one request on average; None where it is not a language model
     output_tokens: float | None = None
     otherwise: str = ""  # what decides, where the number is not known
+    arrivals: int | None = None  # conversations, where requests are of some
 
     @classmethod
     def of(cls, parameters: ServeParameters) -> SendPlan:
@@ -75,15 +78,24 @@ class SendPlan:
             otherwise = f"requests of {load.concurrency} users for {show_duration(load.seconds)}"
             if load.arrival == "sweep":
                 otherwise = f"loads of {show_duration(load.seconds)} each, with up to {load.concurrency} users"
-        if not parameters.chosen_wire.startswith("openai"):
+        if parameters.chosen_wire not in LANGUAGE_PATHS:
             return cls(number, before, otherwise=otherwise)
         prompt, output = requests.mean_lengths
+        if parameters.chosen_wire not in TEXT_WIRES:
+            prompt, output = prompt * (requests.samples.mean + (parameters.chosen_wire == "rerank")), 0.0
+        arrivals, each = None, requests.each
+        if requests.turns is not None and requests.dataset is not None:  # of which not every one has so many
+            turns = [min(len(one.questions), requests.turns.mean) for one in read_scripts(requests.dataset)]
+            each = sum(turns) / len(turns)
+        if requests.turns is not None:
+            arrivals, number = number, None if number is None else round(number * each)
+            otherwise = otherwise.replace("requests", "conversations")
         schedule = load.recorded() if load is not None and load.arrival == "trace" else None
         if schedule is not None and schedule.prompt_tokens is not None and requests.dataset is None:
             prompt = float(schedule.prompt_tokens.mean())
         if schedule is not None and schedule.output_tokens is not None and requests.output_tokens is None:
             output = float(schedule.output_tokens.mean())
-        return cls(number, before, prompt, output, otherwise)
+        return cls(number, before, prompt, output, otherwise, arrivals)
 
     @property
     def total(self) -> int | None:
@@ -92,6 +104,7 @@ class SendPlan:
 
     def __str__(self) -> str:
         text = f"sends {self.requests:,} requests" if self.requests is not None else f"sends {self.otherwise}"
+        text += f" of {self.arrivals:,} conversations" if self.arrivals is not None else ""
         text += f", after {self.before} to warm up" if self.before is not None else ", after a warm-up"
         if self.prompt_tokens is None or self.output_tokens is None:
             return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import InputError
+from paceline.load.turn import ALONE, Turn
 
 # Common short words, which most tokenizers take as one token each; lengths are therefore near, not exact.
 _COMMON = (
@@ -34,11 +35,64 @@ class Chat:
     messages: tuple[Message, ...]
     answer: str = ""
     fresh: int = 0  # words that are chosen as it is sent; marks are in their places
+    turn: Turn = ALONE  # answers that it quotes are marks in the messages, by `answer_to`
 
     @property
     def text(self) -> str:
         """All of it as one text, for servers that take no messages."""
-        return "\n".join(str(one["content"]) for one in self.messages)
+        return "\n".join(text_of(one["content"]) for one in self.messages)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a user says in a conversation, turn after turn, and what was answered when it was recorded."""
+
+    opening: tuple[Message, ...]
+    questions: tuple[Any, ...]  # texts, or lists of parts
+    answers: tuple[str, ...] = ()
+
+    def chats(
+        self, first: int, waits: Sequence[float], tasks: Sequence[Sequence[str]] = (), fresh: int = 0
+    ) -> list[Chat]:
+        """Its requests, of which the first has this number; after each turn but the last there may be parallel tasks.
+
+        A turn has all before it; where there were tasks, their answers as well.
+        """
+        made: list[Chat] = []
+        said, before, depth = list(self.opening), tuple[int, ...](), 1
+        for index, question in enumerate(self.questions):
+            quoted = "\n".join(map(answer_to, before)) if index and tasks else ""
+            said.append({"role": "user", "content": _joined(quoted, question)})
+            wait = waits[index - 1] if index else 0.0
+            answer = self.answers[index] if index < len(self.answers) else ""
+            made.append(Chat(tuple(said), answer, fresh, Turn(before, wait, depth=depth)))
+            own = first + len(made) - 1
+            said.append({"role": "assistant", "content": answer_to(own)})
+            before, depth = (own,), depth + 1
+            if tasks and index + 1 < len(self.questions):
+                for task in tasks[index]:
+                    asked = (*said, {"role": "user", "content": task})
+                    made.append(Chat(asked, "", fresh, Turn((own,), 0.0, depth=depth)))
+                before, depth = tuple(range(own + 1, first + len(made))), depth + 1
+        return made
+
+
+def _joined(text: str, content: Any) -> Any:
+    if not text:
+        return content
+    return [{"type": "text", "text": text}, *content] if isinstance(content, list) else f"{text}\n{content}"
+
+
+def answer_to(kind: int) -> str:
+    """The place of an answer in a text."""
+    return f"\1{kind}\1"
+
+
+def text_of(content: Any) -> str:
+    """The text of a message, which may have parts."""
+    if not isinstance(content, list):
+        return str(content)
+    return "\n".join(str(part["text"]) for part in content if isinstance(part, Mapping) and "text" in part)
 
 
 def bad_dataset(code: str, path: Path | None, reason: str) -> InputError:
@@ -63,6 +117,40 @@ def read_chats(path: Path) -> list[Chat]:
     if not chats:
         raise bad_dataset("no-prompts", path, "it has no prompts")
     return chats
+
+
+def read_scripts(path: Path) -> list[Script]:
+    """The conversations of a file, in the same forms; a prompt is one of one turn."""
+    read_chats(path)  # refuses what is not one
+    scripts = []
+    for _, value in _entries(path):
+        entries, keys = _messages(value)
+        opening, questions, answers = list[Message](), list[Any](), list[str]()
+        for entry in entries:
+            message = _message(entry, *keys)
+            if message is None:  # what is before it can be sent
+                break
+            role, content = message["role"], message["content"]
+            if role == "assistant" and len(answers) < len(questions):
+                answers.append(text_of(content))
+            elif role == "user" and len(answers) == len(questions):
+                questions.append(content)
+            elif role == "user":  # two in a row are one
+                questions[-1] = f"{text_of(questions[-1])}\n{text_of(content)}"
+            elif not questions:
+                opening.append(message)
+        scripts.append(Script(tuple(opening), tuple(questions), tuple(answers)))
+    return [script for script in scripts if script.questions]
+
+
+def _messages(entry: Any) -> tuple[list[Any], tuple[str, str]]:
+    """The messages of an entry, and under which keys they have their role and text."""
+    if isinstance(entry, Mapping) and isinstance(entry.get("messages"), list):
+        return entry["messages"], ("role", "content")
+    if isinstance(entry, Mapping) and isinstance(entry.get("conversations"), list):
+        return entry["conversations"], ("from", "value")
+    text = entry.get("prompt") if isinstance(entry, Mapping) else entry
+    return [{"role": "user", "content": text}] if isinstance(text, str) and text else [], ("role", "content")
 
 
 def _entries(path: Path) -> list[tuple[int, Any]]:
@@ -92,26 +180,28 @@ def _is_unasked(entry: Any) -> bool:
 
 def _chat(entry: Any) -> Chat | None:
     """One entry as a chat; None for what has no question."""
-    if isinstance(entry, Mapping) and isinstance(entry.get("messages"), list):
-        return _of_messages(entry["messages"], "role", "content")
-    if isinstance(entry, Mapping) and isinstance(entry.get("conversations"), list):
-        return _of_messages(entry["conversations"], "from", "value")
-    text = entry.get("prompt") if isinstance(entry, Mapping) else entry
-    return Chat(({"role": "user", "content": text},)) if isinstance(text, str) and text else None
+    entries, keys = _messages(entry)
+    return _of_messages(entries, *keys)
+
+
+def _message(entry: Any, role_key: str, text_key: str) -> Message | None:
+    """As servers take it; None for what is not a message."""
+    role = _ROLES.get(str(entry.get(role_key))) if isinstance(entry, Mapping) else None
+    text = entry.get(text_key) if isinstance(entry, Mapping) else None
+    return {"role": role, "content": text} if role is not None and text and isinstance(text, str | list) else None
 
 
 def _of_messages(entries: list[Any], role_key: str, text_key: str) -> Chat | None:
     """Up to the first question; what the model said to it is the recorded answer."""
     messages: list[Message] = []
     for entry in entries:
-        role = _ROLES.get(str(entry.get(role_key))) if isinstance(entry, Mapping) else None
-        text = entry.get(text_key) if isinstance(entry, Mapping) else None
-        if role is None or not text or not isinstance(text, str | list):
+        message = _message(entry, role_key, text_key)
+        if message is None:
             return None
         is_asked = bool(messages) and messages[-1]["role"] == "user"
-        if role == "assistant" and is_asked and role_key == "from":
-            return Chat(tuple(messages), str(text))
-        messages.append({"role": role, "content": text})
+        if message["role"] == "assistant" and is_asked and role_key == "from":
+            return Chat(tuple(messages), str(message["content"]))
+        messages.append(message)
     if messages and messages[-1]["role"] == "assistant":  # as files for training have it
         return Chat(tuple(messages[:-1]), str(messages[-1]["content"])) if len(messages) > 1 else None
     return Chat(tuple(messages)) if messages and messages[-1]["role"] == "user" else None

@@ -16,7 +16,7 @@ from paceline.core.quantity import show, show_interval
 from paceline.core.record import At, Measurement, RecordWarning, Statistic
 from paceline.core.stats import summarize
 from paceline.core.tails import Tail, fewest, tails
-from paceline.load.trace import CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
+from paceline.load.trace import CANCELLED, CLIENT_POST, CLIENT_PRE, OUT_OF_SOCKETS, UNSENT, Times, Trace
 
 METRICS: list[Metric] = []  # in the order in which reports show them
 
@@ -40,6 +40,7 @@ PERCENTILES = {name: lower(f"latency_{name}", "s", f"{100 * share:g} % {_ANSWERE
 SAMPLE_THROUGHPUT = higher("sample_throughput", "samples/s", "samples answered well over time")
 OFFERED = _metric("offered_rate", "requests/s", "requests that were to be sent, over time")
 ERRORS = lower("error_rate", "%", "requests that failed, without those that the server shed")
+LEFT = _metric("cancelled_rate", "%", "requests that their users closed before the answer was whole, as was asked for")
 SHED = lower("shed_rate", "%", "requests that the server declined because of load")
 DELIVERED = higher("delivered", "%", "requests that went out at all; the load generator's own honesty")
 LATENESS = lower(
@@ -92,6 +93,7 @@ ACCEPTED_DRAFTS = _metric(
     "accepted_drafts", "%", "part of the drafted tokens that speculative decoding accepted, as the server reports"
 )
 CACHED = _metric("cached_prompt_share", "%", "part of the prompts' tokens that the server had computed before")
+SHARE = _metric("request_share", "%", "part of the requests that are of this turn of a conversation, or ask this model")
 _TOKEN_SHARES = {name: share for name, share in SHARES.items() if share <= 0.99}
 _WITHIN = "of the requests have this or less"
 FIRST_TOKEN_PERCENTILES = {
@@ -115,19 +117,20 @@ WINDOWS = 20  # parts of a load whose rates show how certain the whole rate is
 def traffic(trace: Trace, slo: Slo | None, *, at: At | None = None) -> list[Measurement]:
     """Rates and percentiles of a load, as a whole or at one point of a search."""
     span, moments = seconds_of(trace), trace.done - trace.intended[0]
-    ok = trace.ok
+    ok, cancelled = trace.ok, trace.status == CANCELLED
     measurements = [rate(THROUGHPUT, moments[ok], span, at=at)]
     offered_span = float(trace.intended[-1] - trace.intended[0])
     if offered_span > 0:  # gaps over the time that they fill; requests that all come at once have no rate
         measurements.append(Measurement.of_value(OFFERED, (len(trace) - 1) / offered_span, at=at))
     if slo is not None:
         measurements.append(rate(GOODPUT, moments[slo.good(trace)], span, at=at))
-    failed = np.count_nonzero(~ok & ~trace.shed & (trace.status != UNSENT))
+    failed = np.count_nonzero(~ok & ~trace.shed & ~cancelled & (trace.status != UNSENT))
+    measurements += [Measurement.of_value(LEFT, 100.0 * float(cancelled.mean()), at=at)] if cancelled.any() else []
     return [
         *measurements,
-        *percentiles(trace, at=at),
+        *percentiles(trace.kept, at=at),
         *_token_rate(trace, at),
-        *token_percentiles(trace, at=at),
+        *token_percentiles(trace.kept, at=at),
         Measurement.of_value(ERRORS, 100.0 * float(failed) / len(trace), at=at),
         Measurement.of_value(SHED, 100.0 * float(trace.shed.mean()), at=at),
     ]
@@ -148,6 +151,19 @@ def details(trace: Trace) -> list[Measurement]:
     if late.size:
         measurements.append(Measurement.of_samples(LATENESS, late))
     return [*measurements, *_stages(trace), *_batches(trace), *_tokens(trace)]
+
+
+def by_group(trace: Trace, groups: Mapping[str, Sequence[str | int]]) -> list[Measurement]:
+    """Where requests differ by the turn of a conversation or the model that they ask: the figures of each."""
+    kept, measurements = trace.kept, list[Measurement]()
+    for name, values in groups.items():
+        of_row = np.array(values)[kept.kind]
+        for value in np.unique(of_row).tolist():
+            part, at = kept.taken(np.flatnonzero(of_row == value)), {name: value}
+            own = [*percentiles(part, at=at), *token_percentiles(part, at=at), *_cached(part, at)]
+            measurements += [one for one in own if one.metric.name.endswith(("_p50", "_p99", CACHED.name))]
+            measurements.append(Measurement.of_value(SHARE, 100.0 * len(part) / len(kept), at=at))
+    return measurements
 
 
 def seconds_of(trace: Trace) -> float:
@@ -187,6 +203,8 @@ def _per_user(median: Measurement) -> Measurement:
 
 def _percentiles(metrics: Mapping[str, Metric], times: Times, of: Metric, at: At | None) -> list[Measurement]:
     names = [name for name in metrics if len(times) >= fewest(SHARES[name])]
+    if not times.size:
+        return []
     found = tails(times, [SHARES[name] for name in names])
     return [
         percentile(metrics[name], tail, at=at, of=of)
@@ -293,11 +311,7 @@ def _tokens(trace: Trace) -> list[Measurement]:
     for metric, column in ((PROMPT_TOKENS, trace.prompt_tokens), (OUTPUT_TOKENS, trace.output_tokens)):
         if column is not None and (lengths := column[ok & (column >= 0)]).size:
             measurements.append(Measurement.of_samples(metric, lengths.astype(np.float64)))
-    if trace.prompt_tokens is not None and trace.cached_tokens is not None:
-        counted = ok & (trace.cached_tokens >= 0) & (trace.prompt_tokens > 0)
-        if counted.any():
-            part = trace.cached_tokens[counted].sum() / trace.prompt_tokens[counted].sum()
-            measurements.append(Measurement.of_value(CACHED, 100.0 * float(part)))
+    measurements += _cached(trace)
     has_chunks = _have_chunks(trace)
     if trace.chunks is None or not has_chunks.any():
         return measurements
@@ -314,6 +328,16 @@ def _tokens(trace: Trace) -> list[Measurement]:
     return measurements
 
 
+def _cached(trace: Trace, at: At | None = None) -> list[Measurement]:
+    if trace.prompt_tokens is None or trace.cached_tokens is None:
+        return []
+    counted = trace.ok & (trace.cached_tokens >= 0) & (trace.prompt_tokens > 0)
+    if not counted.any():
+        return []
+    part = trace.cached_tokens[counted].sum() / trace.prompt_tokens[counted].sum()
+    return [Measurement.of_value(CACHED, 100.0 * float(part), at=at)]
+
+
 def lengths(trace: Trace, prompts: Sequence[int], outputs: Sequence[int], *, is_fresh: bool) -> list[RecordWarning]:
     """Where prompts and answers were not what was asked for, or nobody counted their tokens."""
     ok = trace.ok
@@ -324,6 +348,8 @@ def lengths(trace: Trace, prompts: Sequence[int], outputs: Sequence[int], *, is_
         message = f"{len(trace)} requests share {len(outputs)} prompts: a server that caches prefixes computes less"
         remedy = "leave out requests.distinct, or use a file with more prompts"
         warnings.append(RecordWarning(kind="repeated-prompts", message=message, remedy=remedy))
+    if not any(outputs):  # embeddings and the like
+        return warnings
     if not _are_counted(trace) or trace.output_tokens is None:
         message = "the server does not count tokens, and a chunk may hold several: there are no figures of tokens"
         remedy = "name a tokenizer (requests.tokenizer), or let the server report usage"

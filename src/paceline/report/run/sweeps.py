@@ -12,6 +12,7 @@ from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
+from paceline.core.subject import REQUEST_GROUPS
 from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, matrix_places, quantity
 from paceline.report.document import Cell, Table
 from paceline.report.run.columns import interval_column
@@ -44,10 +45,12 @@ _Series = tuple[CaseRow, Sweep, Metric]
 def sweep_tables(row: CaseRow, *, every: bool = False) -> list[Table]:
     """The tables of one case: one for each of its sweeps, of pairs what leads or `every` metric.
 
-    Served cases share theirs, and have their own only where everything is wanted.
+    Served cases share theirs, and have their own only by kinds of requests, or where everything is wanted.
     """
     tables = []
-    for sweep in row.sweeps if every or row.case.category != Category.SERVING else ():
+    for sweep in row.sweeps:
+        if row.case.category == Category.SERVING and not every and not {*sweep.axes} <= {*REQUEST_GROUPS}:
+            continue
         leading = leading_metric(row, sweep)
         if sweep.is_matrix:
             tables += [_matrix(sweep, metric) for metric in sweep.metrics if every or metric == leading]

@@ -14,14 +14,15 @@ from typing import Any
 
 from paceline.load.http11 import RequestHead
 from paceline.load.kserve import Buffer, ProtocolError
+from paceline.load.request import LANGUAGE_PATHS
 from paceline.servers._embedded.continuous_batching import FinishReason, TokenSequence
 from paceline.servers._embedded.http import Connection
 from paceline.servers._embedded.language_service import LanguageService
 from paceline.servers._embedded.service import Overloaded
-from paceline.servers._language_model import PATHS, SPECIAL, made_up_words
+from paceline.servers._language_model import SPECIAL, made_up_words
 
 COMPLETION_TOKENS = 16  # of an answer at most, unless the request says; of a chat, what the context leaves
-_CHAT, _COMPLETIONS = PATHS["openai-chat"], PATHS["openai-completions"]
+_CHAT, _COMPLETIONS = LANGUAGE_PATHS["openai-chat"], LANGUAGE_PATHS["openai-completions"]
 _END = SPECIAL.index("</s>")
 _NOT_DONE = ("stop", "logprobs", "top_logprobs", "tools", "response_format", "logit_bias", "suffix", "echo", "best_of")
 _EVENTS = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"

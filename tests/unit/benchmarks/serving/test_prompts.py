@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.benchmarks.serving.prompts import BLOCK, PromptMaker, check_prompts
+from paceline.benchmarks.serving.prompts import PromptMaker, check_prompts
 from paceline.benchmarks.serving.requests import Requests
-from paceline.load.arrivals import Schedule
+from paceline.load.arrivals import BLOCK, Schedule
 from paceline.load.fresh import FreshWords
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Wire
@@ -137,10 +137,10 @@ def test_lengths_of_made_up_prompts_do_not_go_with_a_file(key: str, tmp_path: Pa
     file = tmp_path / "prompts.jsonl"
     file.write_text('"one"\n')
     with refused("conflicting-keys", key="requests.dataset"):
-        check_prompts(RequestParameters.model_validate({"dataset": file, key: 1}))
+        check_prompts(RequestParameters.model_validate({"dataset": file, key: 1}), "openai-chat")
 
 
 def test_what_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     with refused("not-a-tokenizer", key="requests.tokenizer"):
-        check_prompts(RequestParameters(tokenizer=tmp_path))
+        check_prompts(RequestParameters(tokenizer=tmp_path), "openai-chat")
