@@ -23,6 +23,7 @@ from paceline.machine import describe
 from paceline.runner.execute import MemoryKills, kills_for_memory
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerState
 from paceline.service.follower.spool import OUTPUT, SPOOL_FAILED, Spool
+from paceline.service.follower.warm_start import ForkedProcess, WarmStart, WarmStartFailed
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.store import location
 
@@ -41,7 +42,8 @@ class Worker:
         self._labels = tuple(labels)
         self._lock = threading.RLock()
         self._machine = describe()
-        self._children: dict[AttemptKey, subprocess.Popen[bytes]] = {}
+        self._warm = WarmStart()
+        self._children: dict[AttemptKey, subprocess.Popen[bytes] | ForkedProcess] = {}
         self._stopping: dict[AttemptKey, float] = {}  # since when
         self._memory_kills: dict[AttemptKey, MemoryKills] = {}  # of the kernel, as counted when it began
         self._spools: dict[AttemptKey, Spool] = {}
@@ -80,7 +82,7 @@ class Worker:
                 return
             spool = self._spools[attempt] = Spool.make(self._folder / assignment.folder_name, assignment)
             self._memory_kills[attempt] = kills_for_memory()
-            self._children[attempt] = _start(spool, assignment)
+            self._children[attempt] = self._start(spool, assignment)
 
     def poll(self, acknowledged: Mapping[AttemptKey, int]) -> list[AttemptReport]:
         """What is not acknowledged of every attempt; those named here may go on, and are dropped once all of it is."""
@@ -127,6 +129,9 @@ class Worker:
         if asked_at is not None and time.monotonic() - asked_at > _GRACE_SECONDS:
             self._signal(attempt, spool, signal.SIGKILL)
         child = self._children.get(attempt)
+        if isinstance(child, ForkedProcess) and not child.is_known:  # as if an earlier worker had begun it
+            del self._children[attempt]
+            child = None
         code = child.poll() if child is not None else None
         if spool.has_ended or (child is not None and code is None):
             return
@@ -141,7 +146,23 @@ class Worker:
         # An earlier worker was ended before its process started; if that starts after all, it is refused.
         assignment = spool.assignment
         assert assignment is not None
-        self._children[attempt] = _start(spool, assignment)
+        self._children[attempt] = self._start(spool, assignment)
+
+    def _start(self, spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes] | ForkedProcess:
+        environment = showing_only(assignment.devices)
+        command = [sys.executable, "-P", "-m", "paceline.service.follower.measuring", str(spool.folder)]
+        with os.fdopen(open_private(spool.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as output:
+            with suppress(WarmStartFailed):
+                return self._warm.start(spool.folder, environment, output.fileno())
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | environment,
+                cwd=spool.folder,
+                start_new_session=True,
+            )
 
     def _signal(self, attempt: AttemptKey, spool: Spool, number: signal.Signals) -> bool:
         """Send a signal to all processes of an attempt; False if none of them can be found."""
@@ -156,21 +177,6 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(group, number)
         return True
-
-
-def _start(spool: Spool, assignment: Assignment) -> subprocess.Popen[bytes]:
-    environment = os.environ | showing_only(assignment.devices)
-    command = [sys.executable, "-P", "-m", "paceline.service.follower.measuring", str(spool.folder)]
-    with os.fdopen(open_private(spool.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=spool.folder,
-            start_new_session=True,
-        )
 
 
 def _is_running(pid: int) -> bool:
