@@ -137,7 +137,7 @@ def test_a_suite_that_is_refused_says_so(bench: Bench) -> None:
 def test_a_case_sees_the_devices_that_it_was_given(bench: Bench) -> None:
     bench.begin(LONG, "two", devices=(2, 0))
     bench.begin(LONG, "none")
-    # Of a process that was forked, the system shows what the one had that forked it; of the servers of cases, their own.
+    # Of a forked process the system shows what the one had that forked it; of the servers of cases, what they have.
     own = lambda: {_environment(one).get("CUDA_VISIBLE_DEVICES") for one in bench.processes()} - {None}  # noqa: E731
     bench.until(lambda: len(own()) == 2)
     assert own() == {"2,0", ""}

@@ -1,8 +1,8 @@
 """Processes that measure jobs, forked from one that has imported everything: a job starts sooner by seconds.
 
-The process that forks runs in one thread, touches no device and measures nothing. It ends with its worker; what it forked
-goes on. What a case itself runs in comes from a server of its own, made for each run, as processes that are copies of one
-another share their layout in memory.
+The process that forks runs in one thread, touches no device and measures nothing. It ends with its worker; what it
+forked goes on. What a case itself runs in comes from a server of its own, made for each run, as processes that are
+copies of one another share their layout in memory.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _imported_from() -> object:
     times = []
     for entry in sys.path:
         with contextlib.suppress(OSError):
-            times.append((entry, os.stat(entry or ".").st_mtime_ns))
+            times.append((entry, Path(entry).stat().st_mtime_ns))
     return dict(os.environ), times
 
 
@@ -199,7 +199,7 @@ def _become(order: Mapping[str, Any], output: int, run: Any) -> None:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+            sys.stderr.write(f"{end.code}\n")
     except BaseException:
         traceback.print_exc()
     finally:
