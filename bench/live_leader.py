@@ -2,8 +2,10 @@
 
 The jobs, and when they come, are the same under both; so is the leader. Both run at the same time, so that whatever
 else the machine does disturbs them alike. Round-robin is what a user could ask of the leader: each job names its
-follower by a label, and jobs that come earlier have the higher priority. Beside what was measured stands what the
-simulator says of the same jobs, with the durations that they took and were predicted to take.
+follower. That each of these serves first come, first served is the leader's own rule for what has waited too long, when
+nothing may wait at all. Durations are predicted as those of any jobs, by the model and the steps that their cases name,
+from the jobs before; the first job knows of none. Next to what was measured stands what the simulator says of the same
+jobs, with the durations that they took and were predicted to take.
 """
 
 from __future__ import annotations
@@ -25,25 +27,28 @@ from pathlib import Path
 import click
 import numpy as np
 
-from paceline.analysis.simulation import BASELINE, OURS, measure
+from bench.plugin.benchmarks.drawn import MODELS, STEPS, STEPS_SPREAD, Model, seconds_of
+from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, SimulatedOutcome, measure
 from paceline.core.benchmark import BENCHMARKS
+from paceline.core.stats import CONFIDENCE, student_quantile
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
 from paceline.service.job_store import UNFINISHED, list_jobs
 from paceline.service.jobs import Job, JobState, MachineNeeds
 from paceline.service.leader import Leader
-from paceline.service.scheduler.state import Needs
-from paceline.service.simulate import KIND, POLICIES, Fleet, SimulatedWorkload, load_of
+from paceline.service.placement import DurationPredictor, cases_of
+from paceline.service.scheduler import events
+from paceline.service.scheduler.state import ClusterState, Demand, Follower, Needs, SchedulerDevice
+from paceline.service.simulate import KIND, POLICIES, Fleet, SimulatedWorkload, event_by_event, load_of, lowest_mean
 from paceline.store import open_store
 from paceline.store.store import Store
 
-FOLLOWERS = 3
-JOBS = 50
-BEFORE = 15  # jobs that the predictions know when the others come
-MEDIAN, SIGMA, LONGEST = 6.0, 1.0, 60.0  # seconds of a job, log-normal
+FOLLOWERS = 4
+JOBS = 300
 LOAD = 0.8
-START_SECONDS = 4.0  # that a job takes beyond its waiting, about
-SEED = 5
+START_SECONDS = 2.5  # that a job takes beyond its waiting, about
+SEEDS = (1, 2, 3)
+LIVE, EXPECTED = "live leader", "simulated before, learning"
 
 
 class Followers:
@@ -83,11 +88,29 @@ class Followers:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job to come: when, and about how long it waits."""
+    """A job to come: when, and what it is."""
 
     at: float
-    about: float
+    model: Model
+    steps: int
     draw: int
+
+    @property
+    def seconds(self) -> float:
+        """That it waits."""
+        return seconds_of(self.model, self.steps, self.draw)
+
+    def job(self, name: str, follower: str = "") -> Job:
+        now = datetime.now(UTC)
+        case = {"benchmark": "drawn", "model": self.model, "steps": self.steps, "draw": self.draw}
+        return Job(
+            id=name,
+            name="drawn",
+            suite={"name": "drawn", "cases": [case]},
+            needs=MachineNeeds(follower=follower),
+            submitted_at=now,
+            state_at=now,
+        )
 
 
 @dataclass(frozen=True)
@@ -101,41 +124,93 @@ class Done:
 
 
 def main() -> None:
-    """Print the table."""
-    wanted = jobs_to_come()
-    policies = (BASELINE, OURS)
-    with known_plugin(), ExitStack() as opened, ThreadPoolExecutor(len(policies)) as pool:
+    """Print a table for each seed, and the ratios of all."""
+    run(SEEDS, JOBS)
+
+
+def run(seeds: Sequence[int], jobs: int) -> None:
+    """The same with other numbers."""
+    ratios: dict[str, list[float]] = {}
+    with known_plugin(), ThreadPoolExecutor(len(seeds)) as pool:
+        BENCHMARKS.registry()  # before several threads import the same modules
+        for lines, found in pool.map(partial(one_seed, jobs), seeds):
+            click.echo("\n".join(lines))
+            for name, ratio in found.items():
+                ratios.setdefault(name, []).append(ratio)
+    click.echo(f"\nratios over {len(seeds)} seeds, each with {jobs} jobs")
+    for name, values in ratios.items():
+        click.echo(f"{name:36} {_with_interval(values)}")
+
+
+def one_seed(jobs: int, seed: int) -> tuple[list[str], dict[str, float]]:
+    """A table, and how many times sooner than with round-robin jobs were completed, or would be."""
+    wanted, policies, fleet = jobs_to_come(seed, jobs), (BASELINE, OURS), Fleet(FOLLOWERS)
+    spread = float(np.std([np.log(job.seconds) for job in wanted]))
+    lines = [
+        f"\nseed {seed}: {FOLLOWERS} followers, {jobs} jobs, deviation of logarithms {spread:.2f}",
+        f"{'mean completion time in seconds':36} {BASELINE:>12} {OURS:>12} {CLAIRVOYANT:>12} {'bound':>8} ratio",
+    ]
+    ratios = {EXPECTED: _add_line(lines, EXPECTED, learning(wanted), fleet)}
+    with ExitStack() as opened, ThreadPoolExecutor(len(policies)) as pool:
         folders = [Path(opened.enter_context(tempfile.TemporaryDirectory())) for _ in policies]
         stores = [opened.enter_context(open_store(folder / "store.db")) for folder in folders]
-        BENCHMARKS.registry()  # before the two of them import the same modules
         done = dict(zip(policies, pool.map(partial(led, wanted), policies, folders, stores), strict=True))
-    click.echo(f"{FOLLOWERS} followers, {JOBS} jobs; mean completion time in seconds\n")
-    click.echo(f"{'':36} {BASELINE:>12} {OURS:>12} {'ratio':>8}")
-    _print("live leader", *(_mean(done[policy]) for policy in policies))
-    for policy, jobs in done.items():
-        trace = trace_of(jobs)
-        fleet = Fleet(FOLLOWERS)
-        simulated = [measure(POLICIES[name](trace, fleet)).mean for name in policies]
-        _print(f"simulated, durations of {policy}", *simulated)
-    for policy, jobs in done.items():
-        trace = trace_of(jobs)
-        click.echo(
-            f"\n{policy}: load {load_of(trace, Fleet(FOLLOWERS)):.2f}, durations {np.min(trace.seconds):.1f} to "
-            f"{np.max(trace.seconds):.1f} s, mean {np.mean(trace.seconds):.1f} s; predicted with an error of "
-            f"{100 * trace.error:.0f} %; longest wait {max(job.started - job.submitted for job in jobs):.1f} s",
-            nl=False,
+    baseline, ours = (_mean(done[policy]) for policy in policies)
+    ratios[LIVE] = baseline / ours
+    lines.append(f"{LIVE:36} {baseline:12.2f} {ours:12.2f} {'':12} {'':8} {ratios[LIVE]:5.2f}")
+    for policy, ended in done.items():
+        name = f"simulated, durations of {policy}"
+        ratios[name] = _add_line(lines, name, trace_of(ended), fleet)
+    ratios["clairvoyant, durations of two-tier"] = _ratio(trace_of(done[OURS]), fleet, CLAIRVOYANT)
+    for policy, ended in done.items():
+        trace = trace_of(ended)
+        beyond = np.median(trace.seconds - np.array([job.seconds for job in wanted]))
+        lines.append(
+            f"{policy}: load {load_of(trace, fleet):.2f}, durations {np.min(trace.seconds):.1f} to "
+            f"{np.max(trace.seconds):.1f} s, mean {np.mean(trace.seconds):.1f} s, of which {beyond:.2f} s (median) "
+            f"beyond the waiting; predicted with an error of {trace.error:.2f}; longest wait "
+            f"{max(job.started - job.submitted for job in ended):.0f} s"
         )
-    click.echo()
+    return lines, ratios
 
 
-def jobs_to_come() -> list[Wanted]:
-    """A Poisson process of log-normal jobs, always the same."""
-    generator = random.Random(SEED)
-    abouts = [min(LONGEST, MEDIAN * generator.lognormvariate(0.0, SIGMA)) for _ in range(JOBS)]
-    gaps = [0.0, *(generator.expovariate(1.0) for _ in range(JOBS - 1))]
-    span = sum(about + START_SECONDS for about in abouts) / (LOAD * FOLLOWERS)
+def jobs_to_come(seed: int, jobs: int) -> list[Wanted]:
+    """A Poisson process of log-normal jobs, always the same for a seed."""
+    generator = random.Random(seed)
+    drawn = [
+        Wanted(0.0, generator.choice(MODELS), max(1, round(STEPS * generator.lognormvariate(0.0, STEPS_SPREAD))), -draw)
+        for draw in range(seed * 100_000 + 1, seed * 100_000 + 1 + jobs)
+    ]
+    gaps = [0.0, *(generator.expovariate(1.0) for _ in range(jobs - 1))]
+    span = sum(job.seconds + START_SECONDS for job in drawn) / (LOAD * FOLLOWERS)
     times = np.cumsum(gaps) * (span / sum(gaps))
-    return [Wanted(float(at), about, -1 - place) for place, (at, about) in enumerate(zip(times, abouts, strict=True))]
+    return [Wanted(float(at), job.model, job.steps, job.draw) for at, job in zip(times, drawn, strict=True)]
+
+
+def learning(wanted: Sequence[Wanted]) -> SimulatedWorkload:
+    """The jobs with the predictions that the leader's own scheduler and predictor would make of them on the way."""
+    jobs = [job.job(str(place)) for place, job in enumerate(wanted)]
+    submitted, needs = np.array([job.at for job in wanted]), (Needs(kind=KIND),) * len(jobs)
+    seconds = np.array([job.seconds + START_SECONDS for job in wanted])
+    workload = SimulatedWorkload("learning", submitted, seconds, seconds, 0.0, needs, (0,) * len(jobs))
+    cluster, predictor = ClusterState(), DurationPredictor()
+    predicted = np.empty(len(jobs))
+    for number in range(FOLLOWERS):
+        events.joined(cluster, Follower(f"follower-{number}", (SchedulerDevice(KIND),)), 0.0)
+
+    def come(job: int, now: float) -> list[int]:
+        expected = predictor.demand(jobs[job], ())
+        predicted[job] = expected.seconds
+        demand = Demand(str(job), needs[job], expected.seconds, now, 0, expected.error)
+        return [int(start.demand.id) for start in events.submitted(cluster, demand, now)]
+
+    def end(job: int, now: float) -> list[int]:
+        predictor.learn(cases_of(jobs[job])[0], (), wanted[job].seconds)
+        return [int(start.demand.id) for start in events.ended(cluster, str(job), now)]
+
+    event_by_event(workload, Fleet(FOLLOWERS), come, end)
+    error = float(np.std(np.log(seconds / predicted)))
+    return SimulatedWorkload("learning", submitted, seconds, predicted, error, needs, (0,) * len(jobs))
 
 
 @contextmanager
@@ -155,17 +230,16 @@ def known_plugin() -> Iterator[None]:
 def led(wanted: Sequence[Wanted], policy: str, folder: Path, store: Store) -> list[Done]:
     """All jobs through a leader of their own."""
     leader = Leader(store, Followers(folder / "followers"))
+    if policy == BASELINE:
+        leader._cluster.stretch = 0.0  # whatever waits is due: nothing overtakes it
     threading.Thread(target=leader.run, daemon=True).start()
     try:
         while len(store.queue.followers()) < FOLLOWERS:
             time.sleep(0.05)
-        generator = random.Random(SEED + 1)
-        for place in range(BEFORE):
-            about = min(LONGEST, MEDIAN * generator.lognormvariate(0.0, SIGMA))
-            _submit(leader, f"before-{place}", Wanted(0.0, about, -1001 - place), "", 0)
-        _wait_for_all(store)
         predicted = _come(leader, wanted, policy)
         _wait_for_all(store)
+        if policy == BASELINE and leader._cluster.stretch:
+            raise ValueError("the leader started over, and served other than first come, first served")
         return _done(store, predicted)
     finally:
         leader.close()
@@ -177,30 +251,12 @@ def _come(leader: Leader, wanted: Sequence[Wanted], policy: str) -> dict[str, fl
     begun = time.monotonic()
     for place, job in enumerate(wanted):
         time.sleep(max(0.0, begun + job.at - time.monotonic()))
-        in_turn = policy == BASELINE
-        label = f"follower-{place % FOLLOWERS}" if in_turn else ""
+        follower = f"follower-{place % FOLLOWERS}" if policy == BASELINE else ""
         name = f"job-{place:04}"
-        predicted[name] = _submit(leader, name, job, label, 100 - place if in_turn else 0)
+        leader.submit(job.job(name, follower))
+        with leader._lock:
+            predicted[name] = leader._cluster.demands[name].seconds
     return predicted
-
-
-def _submit(leader: Leader, name: str, wanted: Wanted, label: str, priority: int) -> float:
-    now = datetime.now(UTC)
-    case = {"benchmark": "drawn", "about": f"{wanted.about:.6f}s", "draw": wanted.draw}
-    job = Job(
-        id=name,
-        name="drawn",
-        suite={"name": "drawn", "cases": [case]},
-        needs=MachineNeeds(labels=(label,) if label else ()),
-        priority=priority,
-        submitted_at=now,
-        state_at=now,
-    )
-    leader.submit(job)
-    end = leader.expected_end(name)
-    if end is not None:
-        return (end - now).total_seconds()
-    return next(seconds for job, seconds in leader.waiting(JOBS) if job.id == name)
 
 
 def _wait_for_all(store: Store) -> None:
@@ -210,8 +266,9 @@ def _wait_for_all(store: Store) -> None:
 
 def _done(store: Store, predicted: dict[str, float]) -> list[Done]:
     jobs = [job for job in list_jobs(store) if job.id in predicted]
-    if failed := [job.id for job in jobs if job.state is not JobState.SUCCEEDED]:
-        raise ValueError(f"job {failed[0]} did not succeed")
+    if failed := [job for job in jobs if job.state is not JobState.SUCCEEDED]:
+        why = failed[0].failure.message if failed[0].failure else failed[0].state.value
+        raise ValueError(f"{len(failed)} jobs did not succeed; {failed[0].id}: {why}")
     found = []
     for job in jobs:
         at = {event.kind: event.at.timestamp() for event in store.queue.events(job.id)}
@@ -234,5 +291,27 @@ def _mean(jobs: Sequence[Done]) -> float:
     return float(np.mean([job.ended - job.submitted for job in jobs]))
 
 
-def _print(name: str, baseline: float, ours: float) -> None:
-    click.echo(f"{name:36} {baseline:12.2f} {ours:12.2f} {baseline / ours:8.2f}")
+def _ratio(trace: SimulatedWorkload, fleet: Fleet, policy: str) -> float:
+    return _simulate(trace, fleet, BASELINE).mean / _simulate(trace, fleet, policy).mean
+
+
+def _simulate(trace: SimulatedWorkload, fleet: Fleet, policy: str) -> SimulatedOutcome:
+    return measure(POLICIES[policy](trace, fleet))
+
+
+def _add_line(lines: list[str], name: str, trace: SimulatedWorkload, fleet: Fleet) -> float:
+    means = [_simulate(trace, fleet, policy).mean for policy in (BASELINE, OURS, CLAIRVOYANT)]
+    columns = " ".join(f"{mean:12.2f}" for mean in means)
+    lines.append(f"{name:36} {columns} {lowest_mean(trace, fleet):8.2f} {means[0] / means[1]:5.2f}")
+    return means[0] / means[1]
+
+
+def _with_interval(ratios: Sequence[float]) -> str:
+    """The geometric mean, and where that of such seeds lies."""
+    logs = np.log(ratios)
+    middle, count = float(np.mean(logs)), len(logs)
+    if count < 2:
+        return f"{np.exp(middle):.2f}"
+    margin = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * float(np.std(logs, ddof=1)) / count**0.5
+    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return f"{np.exp(middle):.2f} ({np.exp(middle - margin):.2f} to {np.exp(middle + margin):.2f}): {each}"

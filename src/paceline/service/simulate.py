@@ -186,10 +186,10 @@ def _scheduled(workload: SimulatedWorkload, fleet: Fleet, *, stretch: float, exa
     def end(job: int, now: float) -> list[int]:
         return [int(start.demand.id) for start in events.ended(cluster, str(job), now)]
 
-    return _simulated(workload, fleet, come, end)
+    return event_by_event(workload, fleet, come, end)
 
 
-def _simulated(
+def event_by_event(
     workload: SimulatedWorkload,
     fleet: Fleet,
     come: Callable[[int, float], Iterable[int]],
@@ -307,7 +307,7 @@ def _served(
             ended_on(follower, float(workload.predicted[job]) * width(job), now)
         return serve(followers)
 
-    return _simulated(workload, fleet, come, end)
+    return event_by_event(workload, fleet, come, end)
 
 
 # A mean completion time that no schedule can go below

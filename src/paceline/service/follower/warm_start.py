@@ -139,8 +139,9 @@ def _imported_from() -> object:
     """What the imports of a process depend on; installing a package changes the folder that it is in."""
     times = []
     for entry in sys.path:
-        with contextlib.suppress(OSError):
-            times.append((entry, Path(entry).stat().st_mtime_ns))
+        if Path(entry).name in ("site-packages", "dist-packages"):
+            with contextlib.suppress(OSError):
+                times.append((entry, Path(entry).stat().st_mtime_ns))
     return dict(os.environ), times
 
 
