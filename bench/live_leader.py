@@ -30,6 +30,7 @@ import numpy as np
 from bench.plugin.benchmarks.drawn import MODELS, STEPS, STEPS_SPREAD, Model, seconds_of
 from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, SimulatedOutcome, measure
 from paceline.core.benchmark import BENCHMARKS
+from paceline.core.registry import providers
 from paceline.core.stats import CONFIDENCE, student_quantile
 from paceline.service.engines.base import Assignment, AttemptKey, AttemptReport, FollowerGone, FollowerState
 from paceline.service.follower.worker import Worker
@@ -223,6 +224,7 @@ def known_plugin() -> Iterator[None]:
         described.joinpath("entry_points.txt").write_text("[paceline.plugins]\nbench = bench.plugin\n")
         found = [folder, str(Path(__file__).resolve().parent.parent)]
         sys.path[:0] = found
+        providers.cache_clear()  # what was imported so far may have looked for plug-ins already
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*found, os.environ.get("PYTHONPATH")]))
         yield
 
