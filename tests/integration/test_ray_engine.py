@@ -5,42 +5,29 @@ Every follower has a token of its own, the leader's one that it makes itself.
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from paceline.service.api.tokens import Scope, make
 from paceline.service.jobs import FailureKind, Job, JobState
 from paceline.store import open_store
 from paceline.store.store import Store
-from support.cli import PLUGIN, Sandbox
+from support.cli import Sandbox
 from support.kept_jobs import history, kept, statuses
+from support.ray_cluster import LABEL, PATIENCE, RayCluster, free_port, wait_for
 from support.scripted_followers import naps
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
-PATIENCE = 150.0  # seconds for any one thing to happen; only what hangs takes so long
-NODE = "PACELINE_TEST_NODE"
-HOST = "127.0.0.2"  # of the head; the others count on from there
 PAIR = {"bravo": 3, "charlie": 4}  # the last numbers of their addresses; they are alike, so that they make a gang
 OTHER = {"delta": 5}  # has no token
-LABEL = "pair"
 TWO = {"nodes": 2, "labels": [LABEL]}
 EXCHANGE = {
     "name": "exchange",
@@ -48,121 +35,11 @@ EXCHANGE = {
 }
 
 
-@dataclass
-class RayCluster:
-    """A leader with the head of a cluster, and followers that join it, all of them processes on loopback."""
-
-    sandbox: Sandbox
-    port: int
-    temporary: Path
-    leader: subprocess.Popen[str] | None = None
-    followers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def environment(self, node: str) -> dict[str, str]:
-        tests = Path(__file__).parent.parent
-        paths = os.pathsep.join(map(str, (PLUGIN, tests)))
-        return self.sandbox.environment({"PYTHONPATH": paths, "RAY_TMPDIR": str(self.temporary), NODE: node})
-
-    def lead(self) -> None:
-        with self.log.open("ab") as errors:
-            self.leader = subprocess.Popen(
-                [sys.executable, "-m", "support.leader_process", str(self.sandbox.folder), str(self.port)],
-                env=self.environment("home"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
-        self.hear("leading")
-
-    @property
-    def log(self) -> Path:
-        """What the leader complains of."""
-        return self.sandbox.folder / "leader.log"
-
-    def token_file(self, name: str) -> Path:
-        return self.sandbox.folder / f"{name}.token"
-
-    def give_token(self, name: str) -> None:
-        """A token of its own, in place of an earlier one."""
-        token, row = make(name, Scope.FOLLOWER, None)
-        with open_store(self.sandbox.folder / "store.db") as store, store.queue.writing("make a token") as writing:
-            writing.put_token(row)
-        self.token_file(name).write_text(token)
-
-    def hear(self, word: str) -> None:
-        """Read on until the leader says this; Ray may say things in between."""
-        assert self.leader is not None
-        assert self.leader.stdout is not None
-        said = iter(self.leader.stdout.readline, "")
-        assert any(line.strip() == word for line in said), f"the leader ended before it said {word}"
-
-    def submit(self, name: str, suite: dict[str, Any], **more: Any) -> None:
-        assert self.leader is not None
-        assert self.leader.stdin is not None
-        self.leader.stdin.write(f"{json.dumps({'name': name, 'suite': suite, **more})}\n")
-        self.leader.stdin.flush()
-        self.hear(name)
-
-    def gather(self, store: Store) -> None:
-        """Have the leader and the pair be there, whatever an earlier test did to them; one by one, as Ray is slow."""
-        if self.leader is None or self.leader.poll() is not None:
-            self.lead()
-        for name in PAIR:
-            if name not in self.followers or self.followers[name].poll() is not None:
-                self.follow(name)
-            wait_for(name, lambda name=name: self.knows(store, name))
-
-    def knows(self, store: Store, name: str) -> bool:
-        """Whether a follower was let in since it was started last."""
-        begun = datetime.fromtimestamp(psutil.Process(self.followers[name].pid).create_time(), UTC)
-        return any(row.id == name and row.seen_at > begun for row in store.queue.followers())
-
-    def follow(self, name: str, token_of: str | None = None) -> None:
-        options = ["--leader", f"{HOST}:{self.port}", "--token-file", str(self.sandbox.folder / "ray-token")]
-        options += ["--own-token-file", str(self.token_file(token_of or name))]
-        own = f"127.0.0.{(PAIR | OTHER)[name]}"
-        with (self.sandbox.folder / f"{name}.log").open("wb") as output:
-            self.followers[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "paceline", "follower", *options),
-                    *("--name", name, "--label", LABEL, "--own-address", own),
-                ],
-                env=self.environment(name),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def processes(self, node: str, what: str = "") -> list[psutil.Process]:
-        """What runs on a node, or those of its processes whose command names something."""
-        found = []
-        for process in self.sandbox.processes():
-            with suppress(psutil.Error):
-                if process.environ().get(NODE) == node and what in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
-
-    def signal(self, node: str, number: signal.Signals, what: str = "") -> None:
-        hit = self.processes(node, what)
-        assert hit
-        for process in hit:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-
-    def kill(self, node: str) -> None:
-        """As if its machine lost its power."""
-        self.signal(node, signal.SIGKILL)
-        self.followers[node].wait()
-
-
 @pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     temporary = Path(tempfile.mkdtemp(prefix="paceline-ray-", dir="/tmp"))  # a socket's path may not be long
     sandbox = Sandbox(tmp_path_factory.mktemp("ray"))
-    made = RayCluster(sandbox, _free_port(), temporary)
+    made = RayCluster(sandbox, free_port(), temporary, PAIR | OTHER)
     for name in PAIR:
         made.give_token(name)
     try:
@@ -178,24 +55,18 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
 @pytest.fixture
 def store(ray_cluster: RayCluster) -> Iterator[Store]:
     with open_store(ray_cluster.sandbox.folder / "store.db") as opened:
-        ray_cluster.gather(opened)
+        gather(ray_cluster, opened)
         yield opened
 
 
-def _free_port() -> int:
-    """One that Ray does not use for anything else."""
-    for port in range(21000, 32000):
-        with socket.socket() as tried, suppress(OSError):
-            tried.bind((HOST, port))
-            return port
-    raise AssertionError("no free port")
-
-
-def wait_for(what: str, is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
+def gather(cluster: RayCluster, store: Store) -> None:
+    """Have the leader and the pair be there, whatever an earlier test did to them; one by one, as Ray is slow."""
+    if cluster.leader is None or cluster.leader.poll() is not None:
+        cluster.lead()
+    for name in PAIR:
+        if name not in cluster.followers or cluster.followers[name].poll() is not None:
+            cluster.follow(name)
+        wait_for(name, lambda name=name: cluster.knows(store, name))
 
 
 def all_jobs(store: Store, *states: JobState) -> list[Job]:
@@ -260,7 +131,7 @@ def test_a_gang_that_loses_a_node_tells_so_and_is_whole_once_that_is_back(
     assert losses(store, victim, [name]), store.queue.events(name)[-1].document
     assert kept(store, name).state is JobState.QUEUED, "one machine is no gang"
 
-    ray_cluster.gather(store)
+    gather(ray_cluster, store)
     wait_for("the end of the gang", lambda: not unfinished(store))
     job = kept(store, name)
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2), job.failure

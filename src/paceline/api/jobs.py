@@ -110,26 +110,26 @@ def send(
     follower: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Submit a job, to the whole of one follower where that is given; what the leader says of it."""
-    needs = read_needs(machines)
-    if follower is not None:
-        needs |= {"follower": follower["id"], "whole_node": True}
-        needs |= {"gpus": len(follower["gpus"])} if follower["gpus"] else {}
     suite: dict[str, Any] | str = what  # a name is left to the leader, which has suites of its own
     if "/" in what or what.endswith((".yaml", ".yml")):
         from paceline.runner.suite_file import load_suite
 
         suite = load_suite(what).model_dump(include={"name", "description", "cases"})
-    body = {
-        "id": secrets.token_hex(8),
-        "suite": suite,
-        "overrides": dict(overrides),
-        "only": list(only),
-        "needs": needs,
-        "priority": priority,
-        "tags": list(tags),
-    }
-    job: dict[str, Any] = client.post("/jobs", body)
-    return job | {"id": body["id"]}
+    body = {"suite": suite, "overrides": dict(overrides), "only": list(only), "needs": read_needs(machines),
+            "priority": priority, "tags": list(tags)}  # fmt: skip
+    return resend(client, body, follower)
+
+
+def resend(client: Client, job: Mapping[str, Any], follower: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Submit the same as that of another job, to the whole of one follower where that is given."""
+    needs = dict(job["needs"])
+    if follower is not None:
+        needs |= {"follower": follower["id"], "whole_node": True}
+        needs |= {"gpus": len(follower["gpus"])} if follower["gpus"] else {}
+    same = {name: job[name] for name in ("suite", "overrides", "only", "priority", "tags")}
+    body = {"id": secrets.token_hex(8), **same, "needs": needs}
+    sent: dict[str, Any] = client.post("/jobs", body)
+    return sent | {"id": body["id"]}
 
 
 def watch(client: Client, job_id: str) -> Iterator[dict[str, Any]]:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.api.client import Client
+from paceline.api.fleet_jobs import JobFleet
 from paceline.api.jobs import send, watch, words_of
 from paceline.cli import _names
 from paceline.cli._case_command import CaseCommand
 from paceline.cli._client import leader_options
 from paceline.cli._flags import case_flags, read_flags, read_settings
+from paceline.cli._fleet import JsonLines, Lines, end
 from paceline.core.errors import InputError
 from paceline.report.text import one_line
 
@@ -36,7 +38,7 @@ class SubmitCommand(CaseCommand):
 
 
 @click.command(cls=SubmitCommand, params=case_flags())
-@click.argument("what", metavar="SUITE|BENCHMARK", shell_complete=_names.cases)
+@click.argument("what", metavar="SUITE|BENCHMARK", required=False, shell_complete=_names.cases)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in `paceline run`."
 )
@@ -52,17 +54,19 @@ class SubmitCommand(CaseCommand):
 )
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name the run, alone or with others of its kind.")
 @click.option("--each", is_flag=True, help="A job for every follower that is here, whose runs share a tag.")
+@click.option("--resume", metavar="FLEET", help="Go on with what an earlier --each has not brought to an end.")
 @click.option("--wait", is_flag=True, help="Until it has ended; exit with 1 unless it succeeded.")
 @click.option("--json", "as_json", is_flag=True, help="The job as JSON.")
 @leader_options
 def command(
-    what: str,
+    what: str | None,
     settings: tuple[str, ...],
     filters: tuple[str, ...],
     priority: int,
     machines: str,
     tags: tuple[str, ...],
     each: bool,
+    resume: str | None,
     wait: bool,
     as_json: bool,
     client: Client,
@@ -73,9 +77,16 @@ def command(
     Flags named after parameters override them, as in `paceline run`.
     """
     overrides = read_flags(flags) | read_settings(settings)
-    if each:
-        sys.exit(_each(client, what, overrides, wait=wait, as_json=as_json, only=filters, tags=tags, priority=priority,
-                       machines=machines))  # fmt: skip
+    if (what is None) == (resume is None):
+        message = "give what to submit: a suite, a benchmark, or --resume with an earlier round over the followers"
+        raise InputError("nothing-to-submit", message, key="--resume")
+    if each or what is None:
+        fleet = JobFleet(client, JsonLines() if as_json else Lines())
+        if what is None:
+            fleet.resume(str(resume))
+        else:
+            fleet.submit(what, overrides, only=filters, tags=tags, priority=priority, machines=machines)
+        sys.exit(_each(fleet, what, wait=wait, as_json=as_json))
     job = send(client, what, overrides, only=filters, tags=tags, priority=priority, machines=machines)
     job_id = job["id"]
     if not as_json:
@@ -92,18 +103,19 @@ def command(
         sys.exit(1)
 
 
-def _each(client: Client, what: str, overrides: dict[str, Any], *, wait: bool, as_json: bool, **more: Any) -> int:
+def _each(fleet: JobFleet, what: str | None, *, wait: bool, as_json: bool) -> int:
     """A job for every follower; with `wait` what came of each node, and whether all is well."""
-    from paceline.api.fleet_jobs import JobFleet
-    from paceline.cli import _fleet
-
-    fleet = JobFleet(client, _fleet.JsonLines() if as_json else _fleet.Lines())
-    fleet.submit(what, overrides, **more)
     if as_json:
         click.echo(json.dumps({"event": "fleet_started", "fleet": fleet.id, "jobs": fleet.jobs}))
     else:
-        click.echo(f"{one_line(what)} on {len(fleet.jobs)} followers, {fleet.id}")
-    return _fleet.end(fleet.id, fleet.wait(), as_json=as_json) if wait else 0
+        click.echo(f"{one_line(what or 'The rest')} on {len(fleet.jobs)} followers, {fleet.id}")
+    if not wait:
+        return 0
+    nodes = fleet.wait()
+    code = end(fleet.id, nodes, as_json=as_json)
+    if not as_json and any(node.state != "finished" for node in nodes):
+        click.echo(f"Rest:   paceline submit --resume {fleet.id} --wait")
+    return code
 
 
 def _wait(client: Client, job_id: str, *, is_quiet: bool) -> Any:

@@ -28,6 +28,15 @@ class Unmapped:
     why: str
 
 
+_ALL_NODES = {"type": "all-nodes"}
+# What describes a pattern, and what it is called here.
+_PATTERN_KEYS = {
+    "batch": "batch",
+    "ibnetdiscover": "topology",
+    "ibstat": "ibstat",
+    "min_dist": "min_distance",
+    "max_dist": "max_distance",
+}
 Made = Iterator[dict[str, Any] | Unmapped]
 
 
@@ -53,17 +62,23 @@ class _Taking:
         return {**({"steps": steps} if steps else {}), **({"budget": duration} if duration else {})}
 
 
-def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: str = "all-nodes") -> Made:
+def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[str, Any] = _ALL_NODES) -> Made:
     """The entries of a suite that measure what this benchmark does, and what of it they do not."""
     if name in _MISSING or name not in _MAPPED:
         yield Unmapped("", _MISSING.get(name, "no benchmark of this name is known"))
         return
-    if pattern == "pair-wise":
-        yield Unmapped(", pattern, pair-wise", "every pair is measured by 'pairs', whose results have other names")
-        yield {"benchmark": "pairs", "target": "auto:*"}
+    kind = str(pattern.get("type", "all-nodes"))
+    if kind in ("pair-wise", "k-batch", "topo-aware"):
+        yield Unmapped(f", pattern, {kind}", "pairs are measured by 'pairs', whose results have other names")
+        keys = {_PATTERN_KEYS[key]: value for key, value in pattern.items() if key in _PATTERN_KEYS and value}
+        yield {"benchmark": "pairs", "target": "auto:*", "pattern": kind, **keys}
+        pattern = {key: value for key, value in pattern.items() if key not in _PATTERN_KEYS}
+    elif kind != "all-nodes":
+        yield Unmapped(f", pattern, {kind}", "known are all-nodes, pair-wise, k-batch and topo-aware")
+    for key in set(pattern) - {"type", "mpi_pattern"}:
+        yield Unmapped(f", pattern, {key}", f"the pattern {kind} does not use it")
+    if kind in ("pair-wise", "k-batch", "topo-aware"):
         return
-    if pattern != "all-nodes":
-        yield Unmapped(f", pattern, {pattern}", "hosts are measured all together, or in pairs (pair-wise)")
     take = _Taking(parameters)
     yield from _MAPPED[name](take)
     for key, value in take.left.items():

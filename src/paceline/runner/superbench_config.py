@@ -100,8 +100,8 @@ def _cases(
         parameters["adapters"] = adapters
     if is_of_models:
         name, parameters["models"] = MODELS_BENCHMARK, entry.get("models") or []
-    pattern = (mode.get("pattern") or {}).get("type", "all-nodes")
-    for made in counterpart(name, parameters, pattern=str(pattern)):
+    pattern = _mapping(mode.get("pattern") or {}, "pattern")
+    for made in counterpart(name, parameters, pattern=pattern):
         if isinstance(made, Unmapped):
             notes.append(f"{title}{made.what}: {made.why}")
         else:

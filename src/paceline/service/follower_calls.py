@@ -126,6 +126,10 @@ class Presence:
         """A follower has answered."""
         self._answered_at[follower] = self._now()
 
+    def doubt(self, follower: str) -> None:
+        """A follower has to answer again before it counts as heard."""
+        self._answered_at.pop(follower, None)
+
     def is_heard(self, follower: str) -> bool:
         """Whether a follower has answered within a lease."""
         answered_at = self._answered_at.get(follower)

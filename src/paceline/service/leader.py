@@ -275,8 +275,15 @@ class Leader:
                 self.submit(check)
             orders: list[Order] = []
             for job in self._jobs.active():
+                if self._jobs.unfinished.get(job.id) is not job:  # lost with its follower just now
+                    continue
                 more, lost = next_orders(job, self._attempts, self._presence, self._lease, self._now())
-                if lost:
+                first = job.followers[0]
+                if lost and first in self._cluster.followers and lost == self._presence.silence(first):
+                    # A lease is a little older than the last answer: nothing is given to it before it answers again.
+                    self._presence.doubt(first)
+                    self._remove_followers({first: lost})
+                elif lost:
                     self._lose(job, lost, self._attempts.trouble(job)[1])
                 orders += more
             orders += [Order(follower, attempt, None) for follower, attempt in sorted(self._attempts.strays)]

@@ -63,8 +63,8 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "nccl-lat:default, parameters, graph_iters: collectives are launched one by one",
         "rccl-bw:allreduce:correctness, mca: ranks are started without MPI",
         "rccl-bw:allreduce:correctness, parameters, check: results are always checked",
-        "nccl-bw:pairs, pattern, pair-wise: every pair is measured by 'pairs'",
-        "nccl-bw:batches, pattern, k-batch: hosts are measured all together",
+        "nccl-bw:pairs, pattern, pair-wise: pairs are measured by 'pairs'",
+        "nccl-bw:batches, pattern, k-batch: pairs are measured by 'pairs'",
         "mem-bw, prefix, numactl -N $(({proc_rank}/2)): processes are not bound",
         "disk-benchmark, seq_write: it overwrites the device",
         "gpu-copy-bw:correctness, mem_type, all_to_all: copies go between two ends",
@@ -178,3 +178,34 @@ def test_what_is_no_config_is_refused(entry: dict[str, Any], code: str) -> None:
 def test_a_suite_of_ours_is_none() -> None:
     assert not is_config({"name": "mine", "cases": []})
     assert not is_config(["superbench"])
+
+
+def test_patterns_over_hosts_become_those_of_pairs() -> None:
+    patterns = {
+        "k-batch": {"type": "k-batch", "batch": 4},
+        "topo-aware": {
+            "type": "topo-aware",
+            "ibstat": "/fabric/ibstat.txt",
+            "ibnetdiscover": "/fabric/topo.txt",
+            "min_dist": 2,
+            "max_dist": 4,
+        },
+        "odd": {"type": "pair-wise", "mystery": 1},
+    }
+    modes = {name: [{"name": "mpi", "proc_num": 1, "pattern": pattern}] for name, pattern in patterns.items()}
+    read = config(**{f"nccl-bw:{name}": {"modes": mode, "parameters": {}} for name, mode in modes.items()})
+    keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
+    assert keys == [
+        {"target": "auto:*", "benchmark": "pairs", "pattern": "k-batch", "batch": 4},
+        {
+            "target": "auto:*",
+            "benchmark": "pairs",
+            "pattern": "topo-aware",
+            "topology": "/fabric/topo.txt",
+            "ibstat": "/fabric/ibstat.txt",
+            "min_distance": 2,
+            "max_distance": 4,
+        },
+        {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise"},
+    ]
+    assert any("pattern, mystery: the pattern pair-wise does not use it" in note for note in read.notes)

@@ -15,6 +15,7 @@ import pytest
 from paceline.runner.execute import MemoryKills
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
+from paceline.service.follower.warm_start import ForkedProcess
 from paceline.service.follower.worker import Worker
 from paceline.service.jobs import FailureKind, JobFailure
 from support.cli import MARK, PLUGIN
@@ -304,17 +305,35 @@ def test_a_spool_that_takes_nothing_more_is_named(bench: Bench) -> None:
     assert bench.told["job", 1][-1].text == f"{failure.message}\n", "it is in the log as well"
 
 
-def test_a_job_goes_on_when_the_process_that_forked_it_is_killed(bench: Bench) -> None:
-    bench.begin(naps("1s"))
-    bench.until(lambda: "began" in bench.kinds())
+def test_later_jobs_are_forked_and_go_on_when_the_process_that_forked_them_is_killed(bench: Bench) -> None:
+    for name in ("first", "second"):
+        bench.begin(naps("10ms"), name)
+        bench.until(lambda name=name: bench.last(name))
     forker = bench.worker._warm._forker
     assert forker is not None
+    bench.until(lambda: forker.hear() or forker.is_ready)
+    bench.begin(naps("10ms", "1s"))
+    assert isinstance(bench.worker._children["job", 1], ForkedProcess)
+    bench.until(lambda: "record" in bench.kinds())
     forker._process.kill()
     bench.until(bench.last)
     last = bench.last()
     assert last is not None
     assert last.failure is None
+    assert bench.kinds().count("record") == 2
     bench.poll()
-    second = bench.worker._warm._forker
-    bench.begin(naps("10ms"), "second")
-    assert bench.worker._warm._forker is not second
+    bench.begin(naps("10ms"), "after")
+    bench.until(lambda: bench.last("after"))
+    assert bench.worker._warm._forker is not forker
+
+
+def test_the_death_of_a_forked_job_is_told_with_its_signal(bench: Bench) -> None:
+    for name in ("first", "second"):
+        bench.begin(naps("10ms"), name)
+    forker = bench.worker._warm._forker
+    assert forker is not None
+    bench.until(lambda: forker.hear() or forker.is_ready)
+    bench.begin(LONG)
+    bench.until(lambda: "began" in bench.kinds())
+    bench.worker._children["job", 1].send_signal(signal.SIGKILL)
+    assert "ended by signal 9" in bench.failure().message

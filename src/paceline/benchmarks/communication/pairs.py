@@ -1,29 +1,32 @@
 """Every pair of ranks exchanges data once, all pairs of a round at the same time: which link, adapter or node is slow.
 
 With n ranks there are n - 1 rounds (n, if that is odd), as in a tournament. A pair's figure alone does not say whose
-fault it is; all pairs together do (`core.pair_matrix`).
+fault it is; all pairs together do (`core.pair_matrix`). Other patterns have fewer pairs, for many hosts.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from itertools import combinations
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paceline.benchmarks._micro.metrics import rate_metric, time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks.communication._pair_rounds import distances, k_batch, pair_wise, topology_aware
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
-from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.metric import Merge
-from paceline.core.pair_matrix import FEWEST, judge_pairs
+from paceline.core.network import MACHINE_FILES
+from paceline.core.pair_matrix import FEWEST, PairVerdict, judge_pairs
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import Measurement, Record, RecordWarning, Result
 from paceline.core.subject import Description, ShownCeiling
@@ -48,6 +51,24 @@ class PairsParameters(MicroParameters):
     """Bytes that each end of a pair sends; unset is 64MiB between GPUs, 4MiB between CPUs"""
     exchanges: int = Field(default=10, ge=3, le=10_000)
     """Exchanges of each pair that are timed"""
+    pattern: Literal["pair-wise", "k-batch", "topo-aware"] = "pair-wise"
+    """Who meets: everybody; everybody of each `batch` ranks; or, by `topology`, hosts of each distance, once each"""
+    batch: int = Field(default=2, ge=2)
+    """Ranks of a group of k-batch, that follow each other; those left over rest"""
+    topology: Annotated[str | None, MACHINE_FILES] = None
+    """The output of ibnetdiscover, a file on the first host"""
+    ibstat: Annotated[str | None, MACHINE_FILES] = None
+    """The GUIDs of adapters by host, where their descriptions do not begin with its name: SuperBench's file"""
+    min_distance: int = Field(default=2, ge=2)
+    """Hops of the nearest pairs of topo-aware; hosts at one switch are 2 apart"""
+    max_distance: int = Field(default=6, ge=2)
+    """Hops of the farthest"""
+
+    @model_validator(mode="after")
+    def _has_a_topology(self) -> PairsParameters:
+        if (self.pattern == "topo-aware") != (self.topology is not None):
+            raise ValueError("pattern topo-aware and a topology, the output of ibnetdiscover, go together")
+        return self
 
 
 class Pairs(TorchBenchmark[PairsParameters]):
@@ -61,7 +82,10 @@ class Pairs(TorchBenchmark[PairsParameters]):
 
     @classmethod
     def title(cls, parameters: PairsParameters) -> str:
-        return show_size(parameters.size) if parameters.size else ""
+        size = show_size(parameters.size) if parameters.size else ""
+        pattern = "" if parameters.pattern == "pair-wise" else parameters.pattern
+        group = f" of {parameters.batch}" if pattern == "k-batch" else ""
+        return f"{size} {pattern}{group}".strip()
 
     @classmethod
     def describe(cls, record: Record, parameters: PairsParameters, environment: Environment) -> Description:
@@ -79,30 +103,51 @@ class Pairs(TorchBenchmark[PairsParameters]):
             labels, nodes = _labels(ranks, context.local_rank)
             exchange = _Exchange(ranks, device, size)
             times: dict[tuple[int, int], list[float]] = {}
-            rounds = ranks.world_size - 1 + ranks.world_size % 2
-            for number in range(rounds):
-                met = partners(number, ranks.world_size).tolist()
+            hops: dict[tuple[int, int], int] = {}
+            rounds = _rounds(parameters, ranks, labels, nodes)
+            for number, (partners, distance) in enumerate(rounds, start=1):
+                met = partners.tolist()
                 other = met[ranks.rank]
                 ranks.meet()
                 taken = ranks.gather(exchange.time(other, parameters.exchanges) if other >= 0 else [])
                 for one, two in enumerate(met):
                     if one < two:
                         times[one, two] = np.maximum(taken[one], taken[two]).tolist()
-                context.report(Progress(phase=f"round {number + 1} of {rounds}"))
-        return _result(session, size, times, labels, nodes)
+                        hops[one, two] = distance
+                context.report(Progress(phase=f"round {number} of {len(rounds)}"))
+        return _result(session, size, times, labels, nodes, parameters, hops, len(rounds))
 
 
-def partners(number: int, ranks: int) -> NDArray[np.int64]:
-    """With whom each rank exchanges data in a round; -1 where it rests.
+def _rounds(
+    parameters: PairsParameters, ranks: Ranks, labels: list[str], nodes: dict[str, str]
+) -> list[tuple[NDArray[np.int64], int]]:
+    """The partners of every round, each with the distance of its pairs, 0 where that does not matter."""
+    if parameters.pattern == "pair-wise":
+        return [(met, 0) for met in pair_wise(ranks.world_size)]
+    if parameters.pattern == "k-batch":
+        return [(met, 0) for met in k_batch(ranks.world_size, parameters.batch)]
+    where = [nodes[label] for label in labels]
+    names = list(dict.fromkeys(where))
+    files = ranks.gather(_read_topology(parameters) if ranks.rank == 0 else None)[0]  # the first host has them
+    apart = distances(files[0], names, files[1])
+    least, most = parameters.min_distance, parameters.max_distance
+    rounds = topology_aware(where, apart, names, least, most)
+    if not rounds:
+        message = f"no two hosts are {least} to {most} hops apart; see --min-distance and --max-distance"
+        raise InputError("no-pairs", message, key="max_distance", value=most)
+    return [(met, distance) for distance, met in rounds.items()]
 
-    All but the last sit in a circle that turns: those whose places add up to the number of the round meet, and who
-    would meet itself meets the last, which is nobody where the number of ranks is odd.
-    """
-    places = ranks - 1 + ranks % 2
-    met = (number - np.arange(places)) % places
-    alone = int(np.flatnonzero(met == np.arange(places))[0])
-    met[alone] = places if places < ranks else -1
-    return np.append(met, alone) if places < ranks else met
+
+def _read_topology(parameters: PairsParameters) -> tuple[str, str]:
+    texts = []
+    for key in ("topology", "ibstat"):
+        path = getattr(parameters, key)
+        try:
+            texts.append(Path(path).read_text(encoding="utf-8", errors="replace") if path else "")
+        except OSError as error:
+            message = f"{key} = {path}: {error.strerror}; it is read on the first host"
+            raise InputError("unreadable-file", message, key=key, value=path) from None
+    return texts[0], texts[1]
 
 
 class _Exchange:
@@ -164,31 +209,62 @@ def _result(
     times: dict[tuple[int, int], list[float]],
     labels: list[str],
     nodes: dict[str, str],
+    parameters: PairsParameters,
+    hops: dict[tuple[int, int], int],
+    rounds: int,
 ) -> Result:
-    each = []
-    for a, b in combinations(range(len(labels)), 2):
-        each.append(Measurement.of_samples(TIME, times[a, b], at={"one": labels[a], "other": labels[b]}))
+    each, farness = [], []
+    for (a, b), taken in sorted(times.items()):
+        each.append(Measurement.of_samples(TIME, taken, at={"one": labels[a], "other": labels[b]}))
+        farness.append(hops[a, b])
     rates = [Measurement.of_rate(TYPICAL, float(size), time) for time in each]
-    speeds = {(str(one.at["one"]), str(one.at["other"])): one.value for one in rates}
     slowest = min(rates, key=lambda one: one.value)
     whole = [
         Measurement.of_samples(TYPICAL, [one.value for one in rates]),
         Measurement.of_value(SLOWEST, slowest.value),
     ]
-    verdict = judge_pairs(speeds, nodes)
-    too_few = f"not judged: it takes {FEWEST} ends to tell a slow link from a slow end"
+    verdicts = _verdicts(rates, labels, nodes, parameters)
     facts: dict[str, Any] = {
         "size": f"{show_size(size)} each way, both ways at once",
         "checked": "every element of the first exchange of each pair",
-        "rounds": len(labels) - 1 + len(labels) % 2,
+        "pattern": parameters.pattern,
+        "rounds": rounds,
         "pairs": len(rates),
         "slowest_pair": f"{slowest.at['one']} - {slowest.at['other']}",
-        "verdict": verdict.sentence if verdict else too_few,
+        "verdict": " ".join(verdict.sentence for verdict in verdicts) or _NOT_JUDGED[parameters.pattern],
     }
+    for distance in sorted(set(farness) - {0}):
+        there = [one for one, far in zip(rates, farness, strict=True) if far == distance]
+        worst = min(there, key=lambda one: one.value)
+        facts[f"pair_bandwidth_{distance}_hops"] = (
+            f"{np.median([one.value for one in there]) / 1e9:.4g} GB/s; the slowest, {worst.at['one']} - "
+            f"{worst.at['other']}, {worst.value / 1e9:.4g} GB/s"
+        )
     result = session.result([*whole, *rates, *each], facts)
-    if verdict is not None and verdict.slow:
-        named = "; ".join(map(str, verdict.slow[:MOST_NAMED]))
-        more = f"; and {len(verdict.slow) - MOST_NAMED} more" if len(verdict.slow) > MOST_NAMED else ""
+    if slow := [one for verdict in verdicts for one in verdict.slow]:
+        named = "; ".join(map(str, slow[:MOST_NAMED]))
+        more = f"; and {len(slow) - MOST_NAMED} more" if len(slow) > MOST_NAMED else ""
         remedy = "look at cables, counters and settings of what is named, and measure again"
         result.warnings.append(RecordWarning(kind="slow", message=named + more, remedy=remedy))
     return result
+
+
+_NOT_JUDGED = {
+    "pair-wise": f"not judged: it takes {FEWEST} ends to tell a slow link from a slow end",
+    "k-batch": f"not judged: it takes groups of {FEWEST} to tell a slow link from a slow end",
+    "topo-aware": "not judged: it takes every pair to tell a slow link from a slow end; pair-wise measures them",
+}
+
+
+def _verdicts(
+    rates: Sequence[Measurement], labels: Sequence[str], nodes: Mapping[str, str], parameters: PairsParameters
+) -> list[PairVerdict]:
+    """On all ends together, or on those of each group."""
+    if parameters.pattern == "topo-aware":
+        return []
+    batch = parameters.batch if parameters.pattern == "k-batch" else len(labels)
+    group_of = {label: place // batch for place, label in enumerate(labels)}
+    groups: dict[int, dict[tuple[str, str], float]] = {}
+    for one in rates:
+        groups.setdefault(group_of[str(one.at["one"])], {})[str(one.at["one"]), str(one.at["other"])] = one.value
+    return [verdict for speeds in groups.values() if (verdict := judge_pairs(speeds, nodes)) is not None]

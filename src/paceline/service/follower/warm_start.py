@@ -23,7 +23,7 @@ from typing import Any
 
 from paceline.runner.channel import Channel
 
-_START_SECONDS = 120.0  # until it has imported everything, from a slow disk
+_FORK_SECONDS = 1.0  # that a fork may take on a busy machine
 
 
 class WarmStartFailed(Exception):
@@ -64,16 +64,22 @@ class ForkedProcess:
 
 @dataclass
 class WarmStart:
-    """Forks the processes of one worker; started when first needed, again when what it imported has changed."""
+    """Forks the processes of one worker; ready some time after its second job has come, as many see only one.
+
+    What imports everything does so while the process of that job imports it as well, and not while it measures. It is
+    started again when what it has imported changes.
+    """
 
     _forker: _Forker | None = None
     _of: object = None  # what it was started with
 
     def start(self, folder: Path, environment: Mapping[str, str], output: int) -> ForkedProcess:
         """A process that measures what is in the folder, with these variables in addition, printing to `output`."""
-        now = _imported_from()
-        if self._forker is None or self._forker.is_lost or self._of != now:
-            self._forker, self._of = _Forker(), now
+        before, self._of = self._of, _imported_from()
+        if before is None:
+            raise WarmStartFailed
+        if self._forker is None or self._forker.is_lost or self._of != before:
+            self._forker = _Forker()
         return self._forker.fork({"folder": str(folder), "environment": dict(environment)}, output)
 
 
@@ -83,6 +89,7 @@ class _Forker:
 
     codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended
     is_lost: bool = False
+    is_ready: bool = False
 
     def __post_init__(self) -> None:
         self._control, theirs = Channel.pair()
@@ -97,15 +104,18 @@ class _Forker:
         theirs.close()
 
     def fork(self, order: dict[str, Any], output: int) -> ForkedProcess:
+        self.hear()
+        if not self.is_ready or self.is_lost:
+            raise WarmStartFailed
         try:
             self._control.send(order, [output])
         except OSError:
             self._lose()
             raise WarmStartFailed from None
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + _FORK_SECONDS
         while (pid := self._next(max(0.0, deadline - time.monotonic()))) is None:
             if self.is_lost or time.monotonic() > deadline:
-                self._lose()
+                self._lose()  # should it be forked after all, one of the two finds the other at work, and ends
                 raise WarmStartFailed
         self.codes.pop(pid, None)  # of an earlier process with this number
         return ForkedProcess(pid, self)
@@ -124,6 +134,7 @@ class _Forker:
             self._lose()
             return None
         message = received[0]
+        self.is_ready |= "ready" in message
         if "ended" in message:
             self.codes[int(message["ended"])] = int(message["code"])
         return int(message["forked"]) if "forked" in message else None
@@ -158,6 +169,8 @@ def main() -> None:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    with contextlib.suppress(ConnectionError):  # nobody is there any more, which the loop finds
+        control.send({"ready": True})
     while True:
         ready, _, _ = select.select([control.fileno(), wake_read], [], [])
         with contextlib.suppress(ConnectionError):
