@@ -15,7 +15,18 @@ from typing import Any
 
 import click
 
-from bench import bit_flips, first_figure, flood, leader_load, live_leader, load_accuracy, overlap, selector, soak
+from bench import (
+    bit_flips,
+    first_figure,
+    flood,
+    leader_load,
+    live_leader,
+    load_accuracy,
+    overlap,
+    selector,
+    soak,
+    ten_thousand,
+)
 from bench.analysis import analysis_ratios
 from bench.fp8_training import fp8_ratios
 from bench.generate import generate_ratios
@@ -146,6 +157,7 @@ LONG = {
     "overlap": overlap.main,
     "selector": selector.main,
     "soak": soak.print_soak,
+    "ten-thousand": ten_thousand.print_ten_thousand,
     "flood": flood.print_flood,
 }
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -72,10 +72,10 @@ class Followers:
 
     invitation = ""
 
-    def __init__(self, clock: Clock, seed: int) -> None:
+    def __init__(self, clock: Callable[[], datetime], seed: int, count: int = FOLLOWERS, samples: int = 50) -> None:
         self._clock, self._random = clock, random.Random(seed)
-        self._held: dict[str, dict[AttemptKey, Attempt]] = {f"node-{one}": {} for one in range(FOLLOWERS)}
-        self._samples = np.random.default_rng(seed).normal(1.0, 0.01, 50)
+        self._held: dict[str, dict[AttemptKey, Attempt]] = {f"node-{one}": {} for one in range(count)}
+        self._samples = np.random.default_rng(seed).normal(1.0, 0.01, samples)
         self._away: dict[str, datetime] = {}
 
     def followers(self) -> Sequence[FollowerState]:

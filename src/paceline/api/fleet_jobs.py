@@ -94,6 +94,8 @@ class JobFleet:
     def wait(self) -> Sequence[NodeRun]:
         """Until every job has ended, or waits for a follower that has gone; such a job goes on when that returns."""
         self._client.be_patient(PATIENCE_WAITING)
+        for missing in [node for node in self.nodes if node.is_over]:
+            self._listener.changed(missing)
         seen_at = dict.fromkeys(self.jobs, time.monotonic())
         while not all(node.is_over for node in self.nodes):
             now = time.monotonic()

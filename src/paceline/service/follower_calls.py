@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 
 from paceline.core.errors import InputError
 from paceline.service.engines.base import (
@@ -200,20 +199,22 @@ class Attempts:
 
     # Reports of followers
 
-    def expected(self, follower: str, *, with_store: bool = True) -> dict[AttemptKey, int]:
-        """What a follower may have to report on, and up to where it is acknowledged, as far as that can be known."""
+    def expected(self, followers: Iterable[str], *, with_store: bool = True) -> dict[str, dict[AttemptKey, int]]:
+        """What each may have to report on, and up to where it is acknowledged, as far as that can be known."""
+        there = {follower: dict[AttemptKey, int]() for follower in followers}
         for job in self._jobs.active():
-            if follower in job.followers:
+            for follower in job.followers:
                 holder = (follower, (job.id, job.attempt))
-                self._holders.add(holder)
-                if follower != job.followers[0]:
-                    self._others.setdefault(holder, 0)
-        acknowledged = partial(self._jobs.acknowledged, with_store=with_store)
-        return {
-            holder[1]: self._others[holder] if holder in self._others else acknowledged(holder[1])
-            for holder in self._holders
-            if holder[0] == follower
-        }
+                if follower in there:
+                    self._holders.add(holder)
+                    if follower != job.followers[0]:
+                        self._others.setdefault(holder, 0)
+        for holder in self._holders:
+            if (expected := there.get(holder[0])) is not None:
+                known = self._others.get(holder)
+                attempt = holder[1]
+                expected[attempt] = self._jobs.acknowledged(attempt, with_store=with_store) if known is None else known
+        return there
 
     def take(self, follower: str, report: AttemptReport) -> tuple[Job, list[Item]] | None:
         """The job that a report decides about, with what is new; late reports are stored, and decide nothing."""

@@ -216,7 +216,7 @@ class Leader:
                     self._quiet.warning(str(error))
                     # What is measured goes on while the store takes nothing: followers are polled, and keep items.
                     with self._lock:
-                        polled = {one: self._attempts.expected(one, with_store=False) for one in self._presence.here}
+                        polled = self._attempts.expected(self._presence.here, with_store=False)
                     self._calls.poll(polled)
                 except Exception as error:  # a defect must not end the one thread that brings results in
                     self._is_fresh = False
@@ -249,7 +249,7 @@ class Leader:
             inside = self._cluster.followers
             self._remove_followers(self._presence.leaving(inside, [one for one in inside if not inside[one].running]))
             self._attempts.tidy(self._presence.here)
-            expected = {follower: self._attempts.expected(follower) for follower in self._presence.here}
+            expected = self._attempts.expected(self._presence.here)
         answers = self._calls.poll(expected)
         with self._lock:
             if not self._is_fresh:  # since a change that was requested meanwhile was not stored
@@ -389,12 +389,14 @@ class Leader:
         inside = self._cluster.followers
         returning = [job for job in self._jobs.active() if job.id not in self._cluster.running]
         ready = self._presence.newcomers(inside, self._attempts.busy, [job.followers for job in returning])
-        for follower in sorted(ready):
-            state = self._presence.here[follower]
-            with self._store.queue.writing(f"note follower '{follower}'") as writing:
-                writing.see_follower(FollowerRow(follower, state.seen_at, state.model_dump(mode="json")))
+        newcomers = [self._presence.here[follower] for follower in sorted(ready)]
+        if newcomers:
+            with self._store.queue.writing(f"note {len(newcomers)} followers") as writing:
+                for state in newcomers:
+                    writing.see_follower(FollowerRow(state.id, state.seen_at, state.model_dump(mode="json")))
+        for state in newcomers:
             self._cluster.join(scheduler_follower(state))
-            self._presence.recorded[follower] = state
+            self._presence.recorded[state.id] = state
             self._unmet.clear()
         for job in returning:
             if ready.intersection(job.followers):

@@ -193,7 +193,8 @@ def _take(cluster: ClusterState, follower: Follower, now: float) -> Iterator[Job
         decision: JobPlacement | Reservation | None = _start(candidate, follower, now)
         needs, is_reserved = candidate.demand.needs, candidate.demand.id in candidate.queue.reserved
         could_have_room = len(follower.shape.members) >= needs.nodes
-        if decision is None and may_drain and needs.is_wide and not is_reserved and could_have_room:
+        is_wide = candidate.queue.matches[follower.shape].is_wide
+        if decision is None and may_drain and is_wide and not is_reserved and could_have_room:
             decision = _drain(candidate, follower, now)
             may_drain = False  # one at a time is enough; and nobody may take what an earlier one still lacks
         if decision is not None:

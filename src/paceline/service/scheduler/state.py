@@ -46,11 +46,6 @@ class Needs:
         """Whether it may be this one, whatever it has."""
         return self.follower in ("", follower.id)
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether room for it may never come by itself, as each bit of it would go to smaller jobs."""
-        return self.count > 1 or self.whole_node or self.nodes > 1
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -143,6 +138,12 @@ class Match:
     shape: Shape
     needs: Needs
     groups: tuple[int, ...]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether room for it may never come by itself, as each bit of it would go to smaller jobs."""
+        needs = self.needs
+        return needs.count > 1 or needs.nodes > 1 or (needs.whole_node and len(self.shape.devices) > 1)
 
     def fits(self, signature: Signature) -> bool:
         """Whether a follower with so much room can start it now."""

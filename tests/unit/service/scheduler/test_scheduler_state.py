@@ -7,7 +7,7 @@ import math
 import pytest
 
 from paceline.service.scheduler.state import Follower, Match, Needs, Running, SchedulerDevice
-from support.scheduling import GPU, demand
+from support.scheduling import GPU, demand, node
 
 T4 = SchedulerDevice("t4", 16)
 H100 = SchedulerDevice("h100", 80, frozenset({"rack=1", "fast"}))
@@ -39,7 +39,9 @@ def busy(devices: tuple[SchedulerDevice, ...], *jobs: tuple[int, float, bool]) -
     ],
 )
 def test_a_job_is_wide_that_takes_more_than_one_device(needs: Needs, is_wide: bool) -> None:
-    assert needs.is_wide is is_wide
+    for devices in (2, 1):
+        match = node("n0", devices).shape.match(needs)
+        assert match is None or match.is_wide is (is_wide and not (devices == 1 and needs.whole_node))
 
 
 def test_a_job_whose_prediction_is_often_off_may_take_longer_by_as_much() -> None:

@@ -79,6 +79,14 @@ def test_small_jobs_share_a_node_so_that_a_whole_one_stays_free() -> None:
     assert where(drive, "a") == where(drive, "b") and drive.starts["whole"] == 0.0
 
 
+def test_of_whole_nodes_with_one_device_the_shortest_goes_first_whenever_it_came() -> None:
+    demands = [demand("a", 10.0, whole_node=True), demand("b", 12.0, whole_node=True)]
+    demands += [demand(name, seconds, at=1.0, whole_node=True) for name, seconds in (("c", 8.0), ("d", 9.0))]
+    demands.append(demand("short", 2.0, at=11.0, whole_node=True))  # after c has started, and d might have been next
+    drive = Drive([node("n0"), node("n1")]).submit(demands).run()
+    assert started(drive) == ["a", "b", "c", "short", "d"]
+
+
 def test_a_whole_node_gets_its_turn_among_a_stream_of_small_tasks() -> None:
     stream = [demand(f"s{i}", 10.0, at=i * 2.4) for i in range(300)]  # four devices, always busy
     drive = Drive([node("n0", 4)]).submit([*stream, demand("whole", 12.0, at=5.0, whole_node=True)]).run()
