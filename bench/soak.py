@@ -72,11 +72,14 @@ class Followers:
 
     invitation = ""
 
-    def __init__(self, clock: Callable[[], datetime], seed: int, count: int = FOLLOWERS, samples: int = 50) -> None:
+    def __init__(
+        self, clock: Callable[[], datetime], seed: int, count: int = FOLLOWERS, samples: int = 50, away: float = 0.0005
+    ) -> None:
         self._clock, self._random = clock, random.Random(seed)
         self._held: dict[str, dict[AttemptKey, Attempt]] = {f"node-{one}": {} for one in range(count)}
         self._samples = np.random.default_rng(seed).normal(1.0, 0.01, samples)
         self._away: dict[str, datetime] = {}
+        self._away_chance = away  # at each look
 
     def followers(self) -> Sequence[FollowerState]:
         return [FollowerState(id=one, host=one, seen_at=self._clock()) for one in self._held]
@@ -86,7 +89,7 @@ class Followers:
         self._answering(follower).setdefault(key, Attempt(assignment, self._random.choice((1, 1, 2, 3))))
 
     def poll(self, follower: str, acknowledged: dict[AttemptKey, int]) -> Sequence[AttemptReport]:
-        if self._random.random() < 0.0005:
+        if self._random.random() < self._away_chance:
             self._away[follower] = self._clock() + self._random.randrange(1, 6) * LOOK
         held = self._answering(follower)
         reports = []

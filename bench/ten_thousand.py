@@ -45,7 +45,7 @@ class ManyFollowers(Followers):
     """They measure for as long as they are held."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: datetime.now(UTC), 1, FOLLOWERS, SAMPLES)
+        super().__init__(lambda: datetime.now(UTC), 1, FOLLOWERS, SAMPLES, away=0.0)
         self._states = list(super().followers())
         self.is_held = True
 

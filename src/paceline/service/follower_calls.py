@@ -31,6 +31,7 @@ from paceline.service.quiet_log import QuietLog
 Holder = tuple[str, AttemptKey]  # a follower and an attempt that it has, or had
 
 _CALLS_AT_ONCE = 16
+_PARTS = 32  # that a thread polls one after the other: of thousands of followers, several in one
 _RETRIED = (FailureKind.LOST, FailureKind.BROKEN)  # another attempt may do better
 _RENEW_PART = 3  # a lease is renewed in the store when a third of it is over, not at every look
 _LOOKS = 5  # within which the death of a process is reported that happened before it was ordered to stop
@@ -69,8 +70,11 @@ class FollowerCalls:
                 self._quiet.warning(f"follower {follower}: its answer cannot be read: {type(error).__name__}", error)
                 return None
 
-        reports = zip(acknowledged, self._threads.map(poll, acknowledged), strict=True)
-        return {follower: answer for follower, answer in reports if answer is not None}
+        names = list(acknowledged)
+        size = max(1, len(names) // (_CALLS_AT_ONCE * _PARTS))
+        parts = [names[start : start + size] for start in range(0, len(names), size)]
+        answers = self._threads.map(lambda part: [(follower, poll(follower)) for follower in part], parts)
+        return {follower: answer for part in answers for follower, answer in part if answer is not None}
 
     def send(self, orders: Sequence[Order]) -> dict[Holder, str]:
         """Give orders; those that were not taken, each with the reason, have to be given again."""

@@ -146,6 +146,11 @@ class Leader:
         with self._lock:
             return list(self._presence.here.values())
 
+    def recorded(self) -> dict[str, FollowerState]:
+        """Everyone that was ever let in, as it was then."""
+        with self._lock:
+            return dict(self._presence.recorded)
+
     def refused(self) -> list[FollowerState]:
         """Who is there and not believed, so that nothing is given to it or taken from it."""
         with self._lock:

@@ -27,7 +27,7 @@ from paceline.service.api.guard import PREFIX, Guard, Limits, needs
 from paceline.service.api.metrics import OPENMETRICS, leader_metrics
 from paceline.service.api.tokens import Caller, Scope, Sessions, Tokens
 from paceline.service.credentials import state_of
-from paceline.service.engines.base import AttemptProgress, FollowerState
+from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
 from paceline.service.leader import Leader
 from paceline.service.placement import gpu_indices
@@ -297,8 +297,7 @@ def _result_routes(context: ApiContext) -> APIRouter:
     def followers() -> d.FollowersPage:
         """The machines, and what they are doing."""
         present = {state.id: state for state in leader.followers()}
-        absent = {row.id: FollowerState.model_validate(row.document) for row in store.queue.followers()}
-        absent |= {state.id: state for state in leader.refused()}
+        absent = leader.recorded() | {state.id: state for state in leader.refused()}
         running: dict[str, list[d.Busy]] = {name: [] for name in present}
         for job in job_store.list_jobs(store, job_store.ACTIVE):
             for follower, devices in zip(job.followers, job.devices, strict=False):

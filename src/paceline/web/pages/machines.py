@@ -64,8 +64,7 @@ class MachinePage(BaseModel):
 
 def _followers(site: Site) -> dict[str, tuple[FollowerState, bool]]:
     """Every follower that was ever seen, and whether it is here and believed."""
-    absent = {row.id: FollowerState.model_validate(row.document) for row in site.store.queue.followers()}
-    absent |= {state.id: state for state in site.leader.refused()}
+    absent = site.leader.recorded() | {state.id: state for state in site.leader.refused()}
     here = {state.id: (state, True) for state in site.leader.followers()}
     return {name: (state, False) for name, state in absent.items()} | here
 

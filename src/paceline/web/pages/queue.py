@@ -112,8 +112,9 @@ def queue_page(site: Site, page: int) -> QueuePage:
     counts = {state.value: 0 for state in JobState} | site.store.queue.counts()
     active = list_jobs(site.store, ACTIVE, limit=1000)
     followers = leader.followers()
-    machines = machines_of(leader, followers, active)
-    busy = sum(bool(machine.running) for machine in machines)
+    at_work = {follower for job in active for follower in job.followers}
+    followers.sort(key=lambda state: (state.id not in at_work, state.id))
+    busy = sum(state.id in at_work for state in followers)
     pages = max(1, -(-counts[JobState.QUEUED] // WAITING))
     page = min(page, pages)
     first = (page - 1) * WAITING
@@ -145,7 +146,7 @@ def queue_page(site: Site, page: int) -> QueuePage:
         counts=counts,
         machine_count=len(followers),
         busy=busy,
-        machines=sorted(machines, key=lambda machine: (not machine.running, machine.id))[:MACHINES],
+        machines=machines_of(leader, followers[:MACHINES], active),
         waiting=waiting,
         page=page,
         pages=pages,
