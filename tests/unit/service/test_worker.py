@@ -15,7 +15,7 @@ import pytest
 from paceline.runner.execute import MemoryKills
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
-from paceline.service.follower.warm_start import ForkedProcess
+from paceline.service.follower.warm_start import ForkedProcess, _Forker
 from paceline.service.follower.worker import Worker
 from paceline.service.jobs import FailureKind, JobFailure
 from support.cli import MARK, PLUGIN
@@ -89,6 +89,23 @@ class Bench:
         measuring = [one for one in psutil.process_iter() if _environment(one).get(MARK) == str(self.folder)]
         return [one for one in measuring if forker is None or one.pid != forker._process.pid]
 
+    def shown_devices(self) -> set[str]:
+        """Those that processes which measure here were started with."""
+        environments = map(_environment, self.processes())
+        return {one["CUDA_VISIBLE_DEVICES"] for one in environments if "CUDA_VISIBLE_DEVICES" in one}
+
+    def forker(self) -> _Forker:
+        """What forks jobs, once it is ready."""
+        forker = self.worker._warm._forker
+        assert forker is not None
+
+        def is_ready() -> bool:
+            forker.hear()
+            return forker.is_ready
+
+        self.until(is_ready)
+        return forker
+
 
 def _environment(process: psutil.Process) -> dict[str, str]:
     try:
@@ -139,9 +156,8 @@ def test_a_case_sees_the_devices_that_it_was_given(bench: Bench) -> None:
     bench.begin(LONG, "two", devices=(2, 0))
     bench.begin(LONG, "none")
     # Of a forked process the system shows what the one had that forked it; of the servers of cases, what they have.
-    own = lambda: {_environment(one).get("CUDA_VISIBLE_DEVICES") for one in bench.processes()} - {None}  # noqa: E731
-    bench.until(lambda: len(own()) == 2)
-    assert own() == {"2,0", ""}
+    bench.until(lambda: len(bench.shown_devices()) == 2)
+    assert bench.shown_devices() == {"2,0", ""}
 
 
 def test_cancelling_ends_all_processes_and_keeps_what_was_measured(bench: Bench) -> None:
@@ -306,12 +322,10 @@ def test_a_spool_that_takes_nothing_more_is_named(bench: Bench) -> None:
 
 
 def test_later_jobs_are_forked_and_go_on_when_the_process_that_forked_them_is_killed(bench: Bench) -> None:
-    for name in ("first", "second"):
-        bench.begin(naps("10ms"), name)
-        bench.until(lambda name=name: bench.last(name))
-    forker = bench.worker._warm._forker
-    assert forker is not None
-    bench.until(lambda: forker.hear() or forker.is_ready)
+    bench.begin(naps("10ms"), "first")
+    bench.begin(naps("10ms"), "second")
+    bench.until(lambda: bench.last("first") and bench.last("second"))
+    forker = bench.forker()
     bench.begin(naps("10ms", "1s"))
     assert isinstance(bench.worker._children["job", 1], ForkedProcess)
     bench.until(lambda: "record" in bench.kinds())
@@ -330,9 +344,7 @@ def test_later_jobs_are_forked_and_go_on_when_the_process_that_forked_them_is_ki
 def test_the_death_of_a_forked_job_is_told_with_its_signal(bench: Bench) -> None:
     for name in ("first", "second"):
         bench.begin(naps("10ms"), name)
-    forker = bench.worker._warm._forker
-    assert forker is not None
-    bench.until(lambda: forker.hear() or forker.is_ready)
+    bench.forker()
     bench.begin(LONG)
     bench.until(lambda: "began" in bench.kinds())
     bench.worker._children["job", 1].send_signal(signal.SIGKILL)
