@@ -219,18 +219,8 @@ class Rdma(Benchmark[RdmaParameters]):
 
         def sweep(suffix: str, port: int, parse: Callable[[str], list[Row]], *more: str) -> dict[int, list[Row]]:
             tool = find_tool(f"ib_{parameters.operation}_{suffix}", "perftest", purpose="measures RDMA")
-            commands = [
-                [
-                    tool,
-                    *options,
-                    *more,
-                    "--ib-dev",
-                    device,
-                    "--port",
-                    str(given if parameters.remote_host else free_port()),
-                ]
-                for given, device in zip(itertools.count(port, 2), devices)
-            ]
+            ports = itertools.count(port, 2) if parameters.remote_host else iter(free_port, None)
+            commands = [[tool, *options, *more, "--ib-dev", device, "--port", str(next(ports))] for device in devices]
             return _sweeps(commands, parse, parameters, context)
 
         pairs = ["--qp", str(parameters.queue_pairs)] if parameters.queue_pairs > 1 else []

@@ -359,7 +359,7 @@ class NativeArrays(Arrays):
     def _check_mix(self, kernel: Kernel) -> None:
         a, b, c = (memory.bytes.view(np.uint64) for memory in self.memory)
         passes, filled = np.uint64(self._passes), np.array([-2.0]).view(np.uint64)
-        expected = {
+        expected: dict[int, Callable[[], Any]] = {
             MIXES["3r1w"].code: lambda: filled + passes * (a + b),
             MIXES["2r1w"].code: lambda: filled + passes * a,
             MIXES["1r1w"].code: lambda: np.full_like(c, filled[0] + passes),

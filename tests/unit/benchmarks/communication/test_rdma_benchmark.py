@@ -155,7 +155,7 @@ def test_queue_pairs_and_gpu_memory_are_asked_of_perftest(perftest: Path, monkey
 
     monkeypatch.setattr(rdma, "_run", noted)
     result = measure(sizes=[8], queue_pairs=4, cuda=1)
-    bandwidth, latency = ([c for c in commands if c[0].endswith(end)][0] for end in ("_bw", "_lat"))
+    bandwidth, latency = (next(c for c in commands if c[0].endswith(end)) for end in ("_bw", "_lat"))
     assert bandwidth[bandwidth.index("--qp") + 1] == "4"
     assert "--qp" not in latency
     assert "--use_cuda=1" in bandwidth and "--use_cuda=1" in latency
