@@ -199,16 +199,15 @@ class Gemm(TorchBenchmark[GemmParameters]):
 
 def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, Alias]:
     library = record.case.superbench.partition(":")[0]
-    if parameters.precision == "fp8" or library.endswith("blaslt-gemm"):
+    long = {"fp8": "fp8e4m3", "fp4": "fp4e2m1"}.get(parameters.precision, parameters.precision)
+    if parameters.precision in ("fp8", "fp4") or library.endswith("blaslt-gemm"):
         size = "" if parameters.size is None else str(parameters.size)
         shape, rate = record.facts.get("shape"), record.measurement(COMPUTE_RATE.name)
         values = {}
         if isinstance(shape, dict) and rate is not None:
             batch = 0 if shape.get("batch", 1) == 1 else shape["batch"]  # there, no batch is written as 0
             parts = "_".join(str(size) for size in (batch, shape.get("m"), shape.get("n"), shape.get("k")))
-            name = (
-                "fp8e4m3" if parameters.precision == "fp8" and not library.startswith("hip") else parameters.precision
-            )
+            name = "fp8" if library.startswith("hip") and parameters.precision == "fp8" else long
             values[f"{name}_{parts}_flops"] = rate.summary.mean / _superbench.TERA
             size = f"{name}_{parts}"
         return _superbench.alias(record, "cublaslt-gemm", values, part=size, gpu=True)

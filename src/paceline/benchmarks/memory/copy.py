@@ -167,11 +167,11 @@ def _superbench_names(record: Record, parameters: CopyParameters) -> dict[str, A
         direction = "h2h" if record.case.target == "cpu" else "d2d"
     if direction == "h2h" or parameters.both:
         return {}
-    if parameters.numa_node is not None:
+    if parameters.numa_node is not None or record.case.superbench.startswith("gpu-copy-bw"):
         gpu = f"gpu{record.case.target.partition(':')[2] or 0}"
         ends = {"h2d": f"cpu_to_{gpu}", "d2h": f"{gpu}_to_cpu", "d2d": f"{gpu}_to_{gpu}"}[direction]
         engine = "sm" if parameters.by == "sm" else "dma"
-        key = f"{ends}_by_{engine}_under_numa{parameters.numa_node}_bw"
+        key = f"{ends}_by_{engine}_under_numa{parameters.numa_node or 0}_bw"
         values = _superbench.means(record, {key: (BANDWIDTH.name, _superbench.GIGA)})
         return _superbench.alias(record, "gpu-copy-bw", values, part=key)
     if parameters.by == "sm":

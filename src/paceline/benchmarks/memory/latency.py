@@ -73,8 +73,8 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     @classmethod
     def describe(cls, record: Record, parameters: MemoryLatencyParameters, environment: Environment) -> Description:
         nodes = (parameters.numa_node, parameters.memory_node)
-        if None not in nodes:
-            key = "mem_latency_matrix_numa_{}_{}_lat".format(*nodes)
+        if None not in nodes or record.case.superbench:  # a machine with one node needs no number
+            key = "mem_latency_matrix_numa_{}_{}_lat".format(*(node or 0 for node in nodes))
             values = _superbench.means(record, {key: (LATENCY.name, _superbench.NS)})
             return Description(aliases=_superbench.alias(record, "cpu-memory-bw-latency", values, part=key))
         caches = host.levels(environment, cores=1)
