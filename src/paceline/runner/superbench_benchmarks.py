@@ -333,8 +333,10 @@ _MISSING = {
     "tensorrt-inference": _TENSORRT,
     "gpu-sm-copy-bw": "'gpu-copy-bw' has copies by SM, under its own names",
     "nvbandwidth": "'copy' and 'p2p' measure these copies, under other names",
-    "dist-inference": "no inference is divided over ranks",
-    "dist-inference-simulation": "no inference is divided over ranks",
+    **dict.fromkeys(
+        ("dist-inference", "dist-inference-simulation"),
+        "its model is its own; 'parallel' with mode: inference divides a transformer",
+    ),
     "ib-traffic": "it goes between hosts: paceline run pairs --hosts A,B,C,D",
     "tcp-connectivity": "it goes to the hosts of a list: paceline run tcp --endpoints A:22,B:22",
     "gpcnet-network-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
