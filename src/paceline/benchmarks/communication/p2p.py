@@ -108,9 +108,9 @@ class P2p(TorchBenchmark[P2pParameters]):
         with_host = parameters.pattern in ("host-to-all", "all-to-host")
         if count < (1 if with_host else 2):
             show = f", and let {kind.visible_variable} show them" if kind.visible_variable else ""
+            few = "the host and GPUs take one" if with_host else "GPUs take two of them"
             raise Unsupported(
-                f"copies between GPUs take two of them, but torch sees {count} here: run it on a machine with several "
-                f"GPUs{show}"
+                f"copies between {few}, but torch sees {count} here: run it on a machine with several GPUs{show}"
             )
         measurements: list[Measurement] = []
         devices = [kind.open(index) for index in range(count)]
