@@ -42,9 +42,9 @@ def named(cases: list[Case], name: str) -> list[Case]:
 def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Suite, cases: list[Case]) -> None:
     assert {case.superbench.partition(":")[0] for case in cases} == {
         "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
-        "cpu-memory-bw-latency", "gpu-copy-bw", "cpu-hpl", "cudnn-function", "cublas-function", "cpu-stream", "gpu-burn",
+        "cpu-memory-bw-latency", "gpu-copy-bw", "cpu-hpl", "cudnn-function", "cublas-function", "cpu-stream",
         "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
-        "lstm_models",
+        "lstm_models", "gpu-burn",
     }  # fmt: skip
     wholly = {note.partition(":")[0] for note in suite.notes}
     for name in ("gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "dist-inference", "silent"):
