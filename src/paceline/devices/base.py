@@ -354,7 +354,7 @@ class Datasheet:
         elif unit == "fp64":
             tera = self.fp64_tc or self.fp64
         else:
-            tera = getattr(self, unit, None) if unit in get_args(NumberFormat) else None
+            tera = getattr(self, unit) if unit in get_args(NumberFormat) else None
         return tera * 1e12 if tera else None
 
     @property

@@ -23,7 +23,7 @@ from paceline.core.errors import InputError, Unsupported
 from paceline.core.parameters import OnOff
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ShownCeiling, Work
+from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ProductFormat, ShownCeiling, Work
 from paceline.devices import Device, open_device
 from paceline.measure.memory import Peak, peak_flops
 from paceline.models.base import set_fp32_mode
@@ -79,7 +79,7 @@ class GemmParameters(MicroParameters):
     """Time to spend on measuring, at most"""
     warm_up: Duration = 2.0
     """Time to spend on warming up, at most: a GPU takes this long to settle at its power limit"""
-    precision: NumberFormat = "fp32"
+    precision: ProductFormat = "fp32"
     """fp64, fp32 (true), tf32, fp16, bf16, fp8 (e4m3), int8, fp4 (e2m1), int4 (weights alone, with bf16)"""
     size: int | None = Field(default=None, ge=1)
     """Edge of square matrices; unset takes what fills the device (8192 on a GPU, 1024 or less on a CPU)"""
@@ -238,12 +238,12 @@ class Product:
         generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
         lead = (parameters.batch,) if parameters.batch > 1 else ()
 
-        def operand(precision: NumberFormat, rows: int, columns: int, transposed: bool) -> Tensor:
+        def operand(precision: ProductFormat, rows: int, columns: int, transposed: bool) -> Tensor:
             shape = (*lead, columns, rows) if transposed else (*lead, rows, columns)
             data = formats.random_operand(precision, shape, generator)
             return data.transpose(-1, -2) if transposed else data
 
-        left: NumberFormat = "bf16" if parameters.precision == "int4" else parameters.precision
+        left: ProductFormat = "bf16" if parameters.precision == "int4" else parameters.precision
         self._a, self._b = operands or (
             operand(left, m, k, parameters.transpose_a),
             operand(parameters.precision, k, n, parameters.transpose_b),
