@@ -86,7 +86,7 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {
 # and one wrong gradient.
 SHORT = (
     *("gpt2 alone", "gpt2 0", "gpt2 1", "gpt2 2", "bert alone", "bert 0"),
-    *("llama alone", "llama 0", "mixtral alone", "mixtral 0", "scale"),
+    *("llama alone", "llama 0", "mixtral alone", "mixtral 0", "inference 1x1x2", "scale"),
 )
 WRONG = {
     "scale": mesh(1, 1, 2, micro_batch=2),
@@ -97,6 +97,11 @@ FAILING = {
     "raise": (CauseKind.ERROR, "ValueError: the last rank has a fault of its own"),
     "memory": (CauseKind.HOST_MEMORY, "the last rank wants more than there is"),
     "hang": (CauseKind.TIMEOUT, "not done after 8 s: it was in _fail (faulty_parallel.py:"),
+}
+INFERENCE = {
+    "inference 1x2x1": mesh(1, 2, 1, micro_batch=8),
+    "inference 1x1x2": mesh(1, 1, 2, micro_batch=2),
+    "inference 2x2x2": mesh(2, 2, 2, micro_batch=2),
 }
 PLACES = [(model, place) for model, layouts in LAYOUTS.items() for place in range(len(layouts))]
 
@@ -126,6 +131,8 @@ def records(tmp_path_factory: pytest.TempPathFactory, with_long: bool) -> Iterat
         one = COMMON | MORE.get(model, {}) | {"model": model}
         cases[f"{model} alone"] = one | ALONE
         cases |= {f"{model} {place}": one | layout for place, layout in enumerate(layouts)}
+    forward = COMMON | {"model": "gpt2", "mode": "inference"}
+    cases |= {name: forward | layout for name, layout in INFERENCE.items()}
     faulty = COMMON | {"benchmark": "faulty-parallel", "model": "gpt2"}
     cases |= {fault: faulty | layout | {"fault": fault} for fault, layout in WRONG.items()}
     plain = mesh(2, 1, 2, micro_batch=2)
@@ -166,6 +173,16 @@ def test_a_layout_computes_what_one_process_computes(records: dict[str, Record],
     losses = samples(record, "loss")
     assert losses == sorted(losses, reverse=True)  # it trains
     assert losses[0] - losses[-1] > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in INFERENCE])
+def test_inference_over_ranks_gives_the_loss_of_one_process_and_learns_nothing(
+    records: dict[str, Record], name: str
+) -> None:
+    first = samples(records["gpt2 alone"], "loss")[0]
+    assert samples(records[name], "loss") == pytest.approx([first] * 5, abs=TOLERANCE)
+    assert records[name].measurement("gradient_norm") is None
+    assert records[name].measurement("throughput") is not None
 
 
 @pytest.mark.parametrize("fault", [pytest.param(fault, marks=marks(fault)) for fault in WRONG])

@@ -20,7 +20,8 @@ FloatPrecision = Literal["fp32", "fp16", "bf16"]
 MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 ModelPrecision = Literal[MatmulPrecision, "fp8_hybrid", "fp8_e4m3"]  # the last two are recipes of 8-bit training
 NumberFormat = Literal["fp64", MatmulPrecision, "fp8", "int8"]  # what units compute in
-Precision = Literal[NumberFormat, ModelPrecision]
+ProductFormat = Literal[NumberFormat, "fp4", "int4"]  # of operands
+Precision = Literal[ProductFormat, ModelPrecision]
 CeilingKind = Literal["compute", "memory", "link", "storage", "launch", "latency"]
 At = dict[str, int | float | str]
 

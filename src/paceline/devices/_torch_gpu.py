@@ -243,6 +243,11 @@ class TorchGpu(Device):
         kernel: Callable[..., object] = build(source, name)
         return kernel
 
+    def prefer_library(self, name: str) -> None:
+        import torch
+
+        torch.backends.cuda.preferred_blas_library(name)
+
     def free_memory(self) -> int:
         return int(self._cuda.mem_get_info(self._device)[0])
 

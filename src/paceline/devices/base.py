@@ -23,6 +23,7 @@ from paceline.devices.timeline import EventTimeline, HostTimeline, Timeline, Tim
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 T = TypeVar("T")
 Step = Callable[[], object]
@@ -260,6 +261,14 @@ class Device(ABC):
     def empty_kernel(self, name: str) -> str:
         """An empty kernel of this name in the form that `cuModuleLoadData` takes."""
         raise self._lacks("kernels to launch through a driver")
+
+    def prefer_library(self, name: str) -> None:
+        """Let torch compute products by this library of the vendor's from now on."""
+        raise self._lacks(f"a choice of libraries, {name} among them")
+
+    def tuned_product(self, a: Tensor, b: Tensor, out: Tensor, *, tf32: bool) -> tuple[Step, str]:
+        """A product by the fastest algorithm that the vendor's library has for it, once tried, and what that is."""
+        raise self._lacks("a library that tries several algorithms")
 
     def free_memory(self) -> int:
         """Bytes of its own memory that are free now."""

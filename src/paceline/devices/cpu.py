@@ -27,6 +27,7 @@ FLAGS = frozenset(
 _INSTRUCTIONS = {
     "bf16": {"bf16", "avx512_bf16", "amx_bf16"},
     "fp16": {"fphp", "asimdhp", "avx512_fp16"},
+    "int4": {"bf16", "avx512_bf16", "amx_bf16"},  # of weights alone: the products are bf16's
     "int8": {"asimddp", "i8mm", "avx512_vnni", "avx_vnni", "amx_int8"},
 }
 POWERCAP = Path("/sys/class/powercap")
@@ -64,7 +65,7 @@ class CpuDevice(Device):
         """Work on the CPU has ended when the call returns."""
 
     def format(self, precision: str) -> FormatSupport:
-        if precision == "tf32" or number_format(precision) == "fp8":
+        if precision in ("tf32", "fp4") or number_format(precision) == "fp8":
             return FormatSupport("none", f"{precision} needs a GPU's Tensor Cores; on a CPU use fp32 or bf16")
         needed = _INSTRUCTIONS.get(precision)
         return NATIVE if needed is None or instruction_flags() & needed else EMULATED

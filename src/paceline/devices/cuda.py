@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.environment import Driver, Ecc, Gpu, GpuProcess
 from paceline.core.errors import Unsupported
@@ -25,6 +25,7 @@ from paceline.devices.base import (
     DeviceUse,
     Entry,
     FormatSupport,
+    Step,
     VendorTool,
     named,
     read_sheets,
@@ -32,8 +33,11 @@ from paceline.devices.base import (
     visible,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 # Compute capability from which a GPU has the format.
-_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)}
+_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5), "int4": (8, 0), "fp4": (10, 0)}
 _EMPTY_KERNEL = """\
 .version 6.4
 .target {target}
@@ -167,6 +171,12 @@ class CudaDevice(TorchGpu):
         have, want = ".".join(map(str, self.capability)), ".".join(map(str, needed))
         reason = f"{precision} needs compute capability {want}; {self.name} has {have}: use fp32 or fp16"
         return FormatSupport("none", reason)
+
+    def tuned_product(self, a: Tensor, b: Tensor, out: Tensor, *, tf32: bool) -> tuple[Step, str]:
+        from paceline.devices._cublaslt import tuned_product
+
+        stream = self.current_stream
+        return tuned_product(a, b, out, tf32=tf32, stream=lambda: int(stream().cuda_stream), seconds_of=self.seconds_of)
 
     def empty_kernel(self, name: str) -> str:
         # The oldest target that the driver of such a device still translates.

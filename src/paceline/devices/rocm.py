@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.environment import Driver, Ecc, Gpu, GpuProcess
 from paceline.core.errors import Unsupported
@@ -23,12 +24,16 @@ from paceline.devices.base import (
     DeviceConditions,
     DeviceUse,
     FormatSupport,
+    Step,
     VendorTool,
     named,
     read_sheets,
     sheet_of,
     visible,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SHOWN_FIRST = "ROCR_VISIBLE_DEVICES"  # of the runtime below HIP; HIP counts those that it leaves
 
@@ -105,10 +110,23 @@ class RocmDevice(TorchGpu):
         if whole is not None and properties.multi_processor_count != whole:
             self.name += f", {properties.multi_processor_count} of {whole} compute units"
 
+    def tuned_product(self, a: Tensor, b: Tensor, out: Tensor, *, tf32: bool) -> tuple[Step, str]:
+        import torch
+
+        if a.element_size() == 1:
+            raise self._lacks("tuned products of 8-bit formats in torch")
+        tunable = torch.cuda.tunable
+        tunable.set_filename(os.devnull)  # otherwise its results lie in the current folder at the end
+        tunable.enable(True)
+        tunable.tuning_enable(True)
+        return partial(torch.bmm if a.dim() == 3 else torch.mm, a, b, out=out), "TunableOp of torch"
+
     def format(self, precision: str) -> FormatSupport:
         unit = number_format(precision)
         if unit == "tf32":
             return FormatSupport("none", "tf32 is a format of NVIDIA's GPUs: use fp32 or bf16")
+        if unit in ("fp4", "int4"):
+            return FormatSupport("none", f"{precision} is measured on NVIDIA's GPUs alone: use fp8 or int8")
         needed = _ARCHITECTURES.get(unit)
         if needed is None or self.architecture.startswith(needed):
             return NATIVE

@@ -15,7 +15,6 @@ _STEADY = "a measurement warms up until it is steady, and ends when it is precis
 _CHECKED = "results are always checked"
 _PROGRAM = "no program of SuperBench's is started"
 _NO_FORMAT = "no product is measured in this number format"
-_NO_NUMA = "nothing is measured by pairs of NUMA nodes"
 _ON_DEVICE = "the data is made on the device"
 _OWN_SHAPE = "the model has its own shape: 'paceline show MODEL' names it, and generated/... takes others"
 
@@ -133,7 +132,13 @@ def _gemm_flops(take: _Taking) -> Made:
 
 
 def _blaslt_gemm(take: _Taking) -> Made:
-    formats = {"fp8e4m3": "fp8", "fp8": "fp8", **{name: name for name in ("fp64", "fp32", "fp16", "bf16", "int8")}}
+    formats = {
+        "fp8e4m3": "fp8",
+        "fp8": "fp8",
+        "fp4e2m1": "fp4",
+        **{name: name for name in ("fp64", "fp32", "fp16", "bf16", "int8")},
+    }
+    route = {"route": "autotuned"} if take.one("enable_autotune") else {}
     batch, types = max(1, int(take.one("batch", 1))), take.several("in_types", ["fp8e4m3"])
     yield from (Unmapped(f", in_types, {one}", _NO_FORMAT) for one in types if one not in formats)
     for shape in take.several("shapes", [f"{edge},{edge},{edge}" for edge in (2048, 4096, 8192)]):
@@ -143,7 +148,7 @@ def _blaslt_gemm(take: _Taking) -> Made:
             continue
         m, n, k = map(int, sizes)
         for one in (one for one in types if one in formats):
-            yield {"benchmark": "gemm", "precision": formats[one], "m": m, "n": n, "k": k, "batch": batch}
+            yield {"benchmark": "gemm", "precision": formats[one], "m": m, "n": n, "k": k, "batch": batch, **route}
 
 
 def _gpu_burn(take: _Taking) -> Made:
@@ -174,20 +179,22 @@ def _mem_bw(take: _Taking) -> Made:
 
 
 def _gpu_copy_bw(take: _Taking) -> Made:
-    kinds = take.several("mem_type", ["htod", "dtoh", "dtod"])
-    for one in kinds:
-        if one == "dtod":
-            yield {"benchmark": "p2p", "target": "auto"}
+    patterns = {"dtod": {}, **{name: {"pattern": name.replace("_", "-")} for name in _PATTERNS}}
+    kinds, size = take.several("mem_type", ["htod", "dtoh", "dtod"]), take.one("size")
+    engines = {"sm": "sm", "dma": "engine"}
+    for one, copier in itertools.product(kinds, take.several("copy_type", ["sm", "dma"])):
+        by = {"by": engines.get(copier, copier)}
+        if one in patterns:
+            yield {"benchmark": "p2p", "target": "auto", **patterns[one], **by, **({"size": size} if size else {})}
         elif one in ("htod", "dtoh"):
-            yield Unmapped(f", mem_type, {one}", "its keys name NUMA nodes; 'mem-bw' measures these copies")
+            sizes = {"sizes": [size]} if size else {}
+            way = "h2d" if one == "htod" else "d2h"
+            yield {"benchmark": "copy", "direction": way, "numa_node": "each", **by, **sizes}
         else:
-            yield Unmapped(f", mem_type, {one}", "copies go between two ends at a time")
-    if "sm" in take.several("copy_type", ["sm", "dma"]):
-        yield Unmapped(", copy_type, sm", "copies are made by the copy engines (dma) alone")
-    if (size := take.one("size")) is not None:
-        yield Unmapped(f", size, {size}", "'p2p' has its own sizes")
+            yield Unmapped(f", mem_type, {one}", "no such copies are measured")
 
 
+_PATTERNS = ("one_to_all", "all_to_one", "all_to_all")
 _OPERATIONS = {
     "allreduce": "all-reduce",
     "allgather": "all-gather",
@@ -242,10 +249,19 @@ def _stream_on_cpu(take: _Taking) -> Made:
 
 
 def _memory_latency(take: _Taking) -> Made:
-    for test in take.several("tests", ["bandwidth_matrix", "latency_matrix", "max_bandwidth"]):
-        if test != "latency_matrix":
-            yield Unmapped(f", tests, {test}", f"{_NO_NUMA}; 'cpu-stream' measures the bandwidth")
-    yield {"benchmark": "memory-latency", "target": "cpu"}
+    pairs = {"target": "cpu", "numa_node": "each", "memory_node": "each"}
+    tests: dict[str, dict[str, Any]] = {
+        "latency_matrix": {"benchmark": "memory-latency", **pairs},
+        "bandwidth_matrix": {"benchmark": "stream", "mix": "reads", **pairs},
+        "max_bandwidth": {"benchmark": "stream", "mix": ["reads", "3r1w", "2r1w", "1r1w"], "target": "cpu"},
+    }
+    for test in take.several("tests", list(tests)):
+        yield tests.get(test) or Unmapped(f", tests, {test}", "no such test is measured")
+
+
+def _hpl(take: _Taking) -> Made:
+    given = {"n": take.one("problemSize"), "nb": take.one("blockSize")}
+    yield {"benchmark": "hpl", "target": "cpu", **{key: int(value) for key, value in given.items() if value}}
 
 
 def _disk(take: _Taking) -> Made:
@@ -321,6 +337,7 @@ _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "nccl-bw": _collective,
     "rccl-bw": _collective,
     "nccl-lat": _collective,
+    "cpu-hpl": _hpl,
     "ib-loopback": _rdma,
     "disk-benchmark": _disk,
     MODELS_BENCHMARK: _models,
@@ -329,11 +346,12 @@ _TENSORRT = "TensorRT and ONNX Runtime are not measured under these names; 'infe
 _MISSING = {
     "ort-inference": _TENSORRT,
     "tensorrt-inference": _TENSORRT,
-    "gpu-sm-copy-bw": "copies are made by the copy engines; 'mem-bw' measures these",
+    "gpu-sm-copy-bw": "'gpu-copy-bw' has copies by SM, under its own names",
     "nvbandwidth": "'copy' and 'p2p' measure these copies, under other names",
-    "cpu-hpl": "no HPL is started; 'gemm' on the CPU measures its products",
-    "dist-inference": "no inference is divided over ranks",
-    "dist-inference-simulation": "no inference is divided over ranks",
+    **dict.fromkeys(
+        ("dist-inference", "dist-inference-simulation"),
+        "its model is its own; 'parallel' with mode: inference divides a transformer",
+    ),
     "ib-traffic": "it goes between hosts: paceline run pairs --hosts A,B,C,D",
     "tcp-connectivity": "it goes to the hosts of a list: paceline run tcp --endpoints A:22,B:22",
     "gpcnet-network-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",

@@ -42,12 +42,12 @@ def named(cases: list[Case], name: str) -> list[Case]:
 def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Suite, cases: list[Case]) -> None:
     assert {case.superbench.partition(":")[0] for case in cases} == {
         "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
-        "cpu-memory-bw-latency", "gpu-copy-bw", "cudnn-function", "cublas-function", "cpu-stream", "gpu-burn",
+        "cpu-memory-bw-latency", "gpu-copy-bw", "cpu-hpl", "cudnn-function", "cublas-function", "cpu-stream",
         "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
-        "lstm_models",
+        "lstm_models", "gpu-burn",
     }  # fmt: skip
     wholly = {note.partition(":")[0] for note in suite.notes}
-    for name in ("gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "cpu-hpl", "dist-inference", "silent"):
+    for name in ("gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "dist-inference", "silent"):
         assert name in wholly
     assert not any("gpcnet-network-load-test" in note for note in suite.notes), "what is off is nobody's business"
 
@@ -67,9 +67,6 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "nccl-bw:batches, pattern, k-batch: pairs are measured by 'pairs'",
         "mem-bw, prefix, numactl -N $(({proc_rank}/2)): processes are not bound",
         "disk-benchmark, seq_write: it overwrites the device",
-        "gpu-copy-bw:correctness, mem_type, all_to_all: copies go between two ends",
-        "gpu-copy-bw:correctness, copy_type, sm: copies are made by the copy engines",
-        "cpu-memory-bw-latency, tests, bandwidth_matrix: nothing is measured by pairs of NUMA nodes",
         "cpu-stream, parameters, cpu_arch: no program",
         "model-benchmarks:gpt, models, gpt3-175b: it is not a model of the zoo",
         "model-benchmarks:gpt, parameters, seq_len: the model has its own shape",
@@ -209,3 +206,24 @@ def test_patterns_over_hosts_become_those_of_pairs() -> None:
         {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise"},
     ]
     assert any("pattern, mystery: the pattern pair-wise does not use it" in note for note in read.notes)
+
+
+def test_copies_and_memory_have_their_patterns_and_mixes(cases: list[Case]) -> None:
+    copies = named(cases, "gpu-copy-bw:correctness")
+    patterns = {(case.parameters.get("pattern"), case.parameters["by"]) for case in copies if case.benchmark == "p2p"}
+    assert {("all-to-all", "sm"), ("all-to-all", "engine"), ("pairs", "sm")} <= patterns
+    directions = {case.parameters["direction"] for case in copies if case.benchmark == "copy"}
+    assert directions == {"h2d", "d2h"}
+    memory = named(cases, "cpu-memory-bw-latency")
+    mixes = Counter(case.parameters["mix"] for case in memory if case.benchmark == "stream")
+    assert set(mixes) == {"reads", "3r1w", "2r1w", "1r1w"}
+    assert any(case.benchmark == "memory-latency" for case in memory)
+    (hpl,) = named(cases, "cpu-hpl")
+    assert (hpl.benchmark, hpl.target) == ("hpl", "cpu")
+
+
+def test_an_autotuned_product_takes_the_route_and_four_bits_are_a_format() -> None:
+    parameters = {"in_types": ["bf16", "fp4e2m1"], "shapes": ["64,64,128"], "enable_autotune": True}
+    suite = config(**{"cublaslt-gemm": {"modes": [{"name": "local", "proc_num": 1}], "parameters": parameters}})
+    found = {(case.parameters["precision"], case.parameters["route"]) for case in expand(suite, BENCHMARKS.get, Here())}
+    assert found == {("bf16", "autotuned"), ("fp4", "autotuned")}

@@ -25,6 +25,8 @@ _STEPS = {
     "bf16": (0.0, 2.0**-20, 2.0**-7),
     "fp8": (0.0, 2.0**-12, 2.0**-7),
     "int8": (0.0, 0.0, 0.0),
+    "fp4": (0.0, 2.0**-12, 2.0**-7),
+    "int4": (0.0, 2.0**-20, 2.0**-7),
 }
 
 # How far an element of several products in a row may lie from fp64, as a part of its size and the typical one: what is
@@ -37,6 +39,9 @@ def check_device(precision: str, device: Device) -> None:
     support = device.format(precision)
     if support.how == "none":
         raise Unsupported(support.reason)
+
+
+_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the magnitudes of e2m1
 
 
 def dtype_of(precision: str) -> torch.dtype:
@@ -61,6 +66,11 @@ def random_operand(precision: str, shape: tuple[int, ...], generator: torch.Gene
     device = generator.device
     if precision == "int8":
         return torch.randint(-127, 128, shape, dtype=torch.int8, device=device, generator=generator)
+    if precision == "int4":
+        return torch.randint(-8, 8, shape, dtype=torch.int8, device=device, generator=generator)
+    if precision == "fp4":  # exact in bf16, until they are packed
+        signed = torch.tensor([*_FP4, *(-one for one in _FP4)], dtype=torch.bfloat16, device=device)
+        return signed[torch.randint(0, 16, shape, device=device, generator=generator)]
     wide = torch.float64 if precision == "fp64" else torch.float32
     return torch.randn(shape, dtype=wide, device=device, generator=generator).to(dtype_of(precision))
 
@@ -101,3 +111,22 @@ def chained_error(wrong: str, precision: str, result: Tensor, exact: Tensor) -> 
     if not largest <= 1.0:  # also where it is not a number
         raise SilentCorruption(f"{wrong}: {largest:.3g} times as far from the fp64 result as the format allows")
     return largest
+
+
+def packed_fp4(values: Tensor) -> Tensor:
+    """Numbers of fp4 as the units read them: two in a byte, the first in its lower half."""
+    import torch
+
+    magnitudes = torch.tensor(_FP4, dtype=values.dtype, device=values.device)
+    codes = torch.searchsorted(magnitudes, values.abs().contiguous()) + 8 * (values < 0)
+    return (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+
+
+def packed_int4(values: Tensor) -> Tensor:
+    """Weights by columns (k x n) as torch's product with int4 weights reads them on their device."""
+    import torch
+
+    codes = (values.mT.int() + 8).contiguous()
+    if values.device.type == "cpu":
+        return torch._convert_weight_to_int4pack_for_cpu(codes, 8)
+    return torch._convert_weight_to_int4pack((codes[:, ::2] * 16 + codes[:, 1::2]).to(torch.uint8), 8)

@@ -24,6 +24,14 @@ TIME = time_metric("time", "time of one call")
 COMPUTE_RATE = rate_metric(
     "compute_rate", "operations of the mathematical definition over time (OP/s for integers)", unit="FLOP/s"
 )
+POWER = Metric(
+    name="power",
+    unit="W",
+    better=Better.LOWER,
+    merge=Merge.SUM,
+    description="what the device draws under this load, averaged by its driver",
+)
+CLOCK = rate_metric("clock", "of the device's units under this load, as its driver reports it", Merge.MEAN, unit="MHz")
 BANDWIDTH = rate_metric("bandwidth", "bytes over time, all calls together; never a mean of rates")
 PEAK_SHARE = rate_metric(
     "peak_share",

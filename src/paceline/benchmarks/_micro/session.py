@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from paceline.benchmarks._micro.metrics import CLOCK, POWER
 from paceline.benchmarks._micro.parameters import MicroParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
@@ -33,6 +34,8 @@ MOST_CALLS = 1 << 16
 GRAPH_BELOW = 1e-4  # a call shorter than this keeps the host busier than the device
 GRAPH_CALLS = 200  # a graph holds at most about this many
 IN_FLIGHT = 2
+LOOK_SECONDS, BURST_LOOK_SECONDS = 0.3, 0.02  # of load, at the end of which power and clock are read
+MOST_QUEUED = 5_000
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,25 @@ class MicroSession:
         return (
             point.burst.pace(kind, *looks) if point.burst else lasting_pace(kind, point.load_before, point.load, *looks)
         )
+
+    def levels_under(self, call: Call, point: TimedPoint) -> list[Measurement]:
+        """Power and clock while more of a point's calls run, as the driver reports them; none where it does not.
+
+        Read after what was measured, so as not to disturb it. A driver averages power over longer than a burst.
+        """
+        kind, seconds = self.device.kind, LOOK_SECONDS
+        if not kind.is_accelerator:
+            return []
+        if point.burst:
+            seconds = BURST_LOOK_SECONDS
+            self.device.rest(point.burst.rest)
+        for _ in range(min(MOST_QUEUED, math.ceil(seconds / point.time.summary.mean))):
+            call()
+        now = kind.conditions(self.context.target)
+        self.device.synchronize()
+        levels = kind.levels(now[0]) if len(now) == 1 else {}
+        wanted = {"sm_clock": CLOCK} if point.burst else {"power": POWER, "sm_clock": CLOCK}
+        return [Measurement.of_value(metric, levels[name]) for name, metric in wanted.items() if name in levels]
 
     def time_reported(
         self,

@@ -49,6 +49,7 @@ def run_tool(
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
     environment: Mapping[str, str] | None = None,
+    folder: str | None = None,
 ) -> ToolOutput:
     """Run a program to its end, in this process's environment or another; a failure carries the last lines it wrote.
 
@@ -66,6 +67,7 @@ def run_tool(
                 stderr=errors,
                 text=True,
                 errors="replace",
+                cwd=folder,
                 env={**(environment or os.environ), "LC_ALL": "C"},
             )
         except OSError as error:

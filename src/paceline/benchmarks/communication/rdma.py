@@ -5,19 +5,22 @@ On one host both ends run here. Between hosts the other one runs the servers, ag
     while ib_write_bw  --all -F --report_gbits --port 18515 --iters 1000; do :; done &
     while ib_write_lat --all -F                --port 18516 --iters 1000; do :; done &
 
-(ib_read_..., ib_send_... for the other operations), and is named here with `--remote-host HOST`.
+(ib_read_..., ib_send_... for the other operations), and is named here with `--remote-host HOST`. With `--device all`
+each further device has the next two ports.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -118,6 +121,7 @@ def _table(text: str) -> tuple[list[str], list[dict[str, float]]]:
 
 
 DEVICES = Path("/sys/class/infiniband")
+ALL = "all"
 PORT = 18515
 SMALLEST, LARGEST = 2, 8 * 1024**2  # what --all goes through
 FEWEST_SWEEPS = 5
@@ -154,7 +158,11 @@ class RdmaParameters(MicroParameters):
     device: Annotated[str | None, FromNetwork.matching(WORD), EachPart("rdma_devices")] = Field(
         default=None, pattern=r"^\w[\w.-]*$"
     )
-    """RDMA device, like mlx5_0; unset takes the first; each: one case for each of several"""
+    """RDMA device, like mlx5_0; unset takes the first; each: one case for each of several; all: all at the same time"""
+    queue_pairs: int = Field(default=1, ge=1, le=16384)
+    """Connections that carry the messages of the bandwidth, for each device"""
+    cuda: int | None = Field(default=None, ge=0)
+    """GPU in whose memory the messages lie, on both ends (perftest built with CUDA); unset takes the host's memory"""
     gid_index: int | None = Field(default=None, ge=0, le=255)
     """Which address of the device's port, on Ethernet (RoCE); unset lets perftest choose"""
     iterations: int = Field(default=1000, ge=5)
@@ -177,7 +185,9 @@ class Rdma(Benchmark[RdmaParameters]):
             parameters.operation,
             parameters.measure if parameters.measure != "both" else "",
             f"with {parameters.remote_host}" if parameters.remote_host else "loopback",
-            parameters.device,
+            "all devices" if parameters.device == ALL else parameters.device,
+            f"{parameters.queue_pairs} queue pairs" if parameters.queue_pairs > 1 else "",
+            f"memory of GPU {parameters.cuda}" if parameters.cuda is not None else "",
         )
 
     @classmethod
@@ -189,7 +199,8 @@ class Rdma(Benchmark[RdmaParameters]):
 
     @classmethod
     def describe(cls, record: Record, parameters: RdmaParameters, environment: Environment) -> Description:
-        if parameters.remote_host is not None:
+        is_plain = parameters.queue_pairs == 1 and parameters.cuda is None and parameters.device != ALL
+        if parameters.remote_host is not None or not is_plain:
             return Description()  # there, two hosts are named by their place in a pattern of traffic
         adapter = re.search(r"\d*$", parameters.device or "")
         number = adapter[0] if adapter and adapter[0] else "0"
@@ -199,25 +210,31 @@ class Rdma(Benchmark[RdmaParameters]):
         return Description(aliases=aliases)
 
     def measure(self, parameters: RdmaParameters, context: Context) -> Result:
-        device = choose_device(parameters.device)
-        options = ["--all", "-F", "--iters", str(parameters.iterations), "--ib-dev", device]
+        devices = choose_devices(parameters.device)
+        options = ["--all", "-F", "--iters", str(parameters.iterations)]
+        if parameters.cuda is not None:
+            options.append(f"--use_cuda={parameters.cuda}")
         if parameters.gid_index is not None:
             options += ["--gid-index", str(parameters.gid_index)]
 
         def sweep(suffix: str, port: int, parse: Callable[[str], list[Row]], *more: str) -> dict[int, list[Row]]:
             tool = find_tool(f"ib_{parameters.operation}_{suffix}", "perftest", purpose="measures RDMA")
-            command = [tool, *options, *more, "--port", str(port if parameters.remote_host else free_port())]
-            return _sweeps(command, parse, parameters, context)
+            ports = itertools.count(port, 2) if parameters.remote_host else iter(free_port, None)
+            commands = [[tool, *options, *more, "--ib-dev", device, "--port", str(next(ports))] for device in devices]
+            return _sweeps(commands, parse, parameters, context)
 
+        pairs = ["--qp", str(parameters.queue_pairs)] if parameters.queue_pairs > 1 else []
         measurements: list[Measurement] = []
         with MicroSession(parameters, context, CpuDevice()) as session:
             if parameters.measure != "latency":
-                rows = sweep("bw", parameters.port, parse_bandwidth, "--report_gbits")
+                rows = sweep("bw", parameters.port, parse_bandwidth, "--report_gbits", *pairs)
                 measurements += _bandwidth(rows, session)
             if parameters.measure != "bandwidth":
                 measurements += _latency(sweep("lat", parameters.port + 1, parse_latency), session)
         facts: dict[str, Any] = {
-            "device": device,
+            "device": ", ".join(devices),
+            "queue_pairs": parameters.queue_pairs,
+            "memory": "the host's" if parameters.cuda is None else f"that of GPU {parameters.cuda}",
             "peer": parameters.remote_host or "this host",
             "perftest_options": options,
             "sweeps": f"the first one of each program warms up; {parameters.iterations} messages of each size",
@@ -225,30 +242,37 @@ class Rdma(Benchmark[RdmaParameters]):
         return session.result(measurements, facts)
 
 
-def choose_device(name: str | None) -> str:
-    """The device to use; without one the case is unsupported."""
+def choose_devices(name: str | None) -> list[str]:
+    """The devices to use; without one the case is unsupported."""
     devices = sorted(entry.name for entry in DEVICES.iterdir()) if DEVICES.is_dir() else []
     if not devices:
         raise Unsupported(
             f"this machine has no RDMA device ({DEVICES} is empty): it takes an InfiniBand or RoCE adapter and its "
             "driver (rdma link lists them); in a container pass /dev/infiniband through"
         )
+    if name == ALL:
+        return devices
     if name is not None and name not in devices:
         raise Unsupported(f"this machine has no RDMA device '{name}': use {', '.join(devices)}")
-    return name or devices[0]
+    return [name or devices[0]]
 
 
 def _sweeps(
-    command: list[str], parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
+    commands: list[list[str]], parse: Callable[[str], list[Row]], parameters: RdmaParameters, context: Context
 ) -> dict[int, list[Row]]:
-    """The rows of every size, one of each sweep, in the order of the sweeps."""
-    name = Path(command[0]).name
+    """The rows of every size, one of each sweep, in the order of the sweeps; several devices run at the same time."""
+    name = Path(commands[0][0]).name
+    together = _add if parse is parse_bandwidth else _slowest
     by_size: dict[int, list[Row]] = {size: [] for size in parameters.sizes}
     fewest = 1 + (parameters.steps or FEWEST_SWEEPS)
     begun, sweeps = monotonic(), 0
     while sweeps < fewest or (parameters.steps is None and monotonic() - begun < parameters.budget):
         context.report(Progress(phase=f"sweep {sweeps} of {name}" if sweeps else "warming up"))
-        rows = {row.size: row for row in parse(_run(command, parameters.remote_host))}
+        with ThreadPoolExecutor(len(commands)) as threads:
+            outputs = list(threads.map(lambda command: _run(command, parameters.remote_host), commands))
+        tables = [{row.size: row for row in parse(output)} for output in outputs]
+        common = set.intersection(*(set(table) for table in tables))
+        rows = {size: together([table[size] for table in tables]) for size in common}
         missing = [show_size(size) for size in parameters.sizes if size not in rows]
         if missing:
             raise ToolError(f"{name} reported no figure for {', '.join(missing)}")
@@ -256,6 +280,17 @@ def _sweeps(
             rows_of_size.append(rows[size])
         sweeps += 1
     return by_size
+
+
+def _add(rows: list[Row]) -> Row:
+    """The bandwidths of several devices together; their peaks need not have been at the same time."""
+    peak = rows[0].extreme if len(rows) == 1 else None
+    return replace(rows[0], typical=sum(row.typical for row in rows), extreme=peak)
+
+
+def _slowest(rows: list[Row]) -> Row:
+    """Of the latencies of several devices the longest."""
+    return max(rows, key=lambda row: row.typical)
 
 
 def _run(command: list[str], peer: str | None) -> str:

@@ -23,6 +23,7 @@ from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
 from paceline.core.errors import InputError, Unsupported, located
 from paceline.core.files import read_text
+from paceline.core.metric import Metric
 from paceline.core.parameters import refusal
 from paceline.core.quantity import Duration
 from paceline.core.record import At, Measurement, Result
@@ -99,7 +100,7 @@ class FunctionListBenchmark(Benchmark[P]):
     """Measures the functions of a list, one point for each, and all of them together."""
 
     category = "compute"
-    metrics = (COMPUTE_RATE, TOTAL_TIME, PEAK_SHARE, TIME)
+    metrics: ClassVar[tuple[Metric, ...]] = (COMPUTE_RATE, TOTAL_TIME, PEAK_SHARE, TIME)
     kind: ClassVar[type[Function]]
     what: ClassVar[str]  # the functions, for messages
     how: ClassVar[dict[str, str]]  # how they are called, for the facts
@@ -149,6 +150,12 @@ class FunctionListBenchmark(Benchmark[P]):
     ) -> Iterator[tuple[At, Callable[[], Product | Convolution]]]:
         """The points that one function makes, each with what brings the operands of its call into memory."""
 
+    def compare(
+        self, parameters: P, device: Device, session: MicroSession, times: Mapping[Any, Measurement]
+    ) -> list[Measurement]:
+        """What else there is to say of the functions, in view of the time of each."""
+        return []
+
     @classmethod
     def within_device(cls, parameters: P) -> bool:
         return True
@@ -160,6 +167,7 @@ class FunctionListBenchmark(Benchmark[P]):
         chosen = largest(functions, parameters.most or (None if parameters.file else MOST_TRACED))
         measurements: list[Measurement] = []
         worst = seconds = work = 0.0
+        times: dict[Function, Measurement] = {}
         with MicroSession(parameters, context, device) as session:
             points = [(one, *call) for one in chosen for call in self.calls(parameters, device, one)]
             for one, at, prepare in points:
@@ -169,8 +177,10 @@ class FunctionListBenchmark(Benchmark[P]):
                 prepared.check()
                 worst = max(worst, prepared.worst)
                 measurements += [point.rate(COMPUTE_RATE, one.work), point.time]
+                times[one] = point.time
                 seconds += chosen[one] * point.time.summary.mean
                 work += chosen[one] * one.work
+            measurements += self.compare(parameters, device, session, times)
         total = Measurement.of_value(TOTAL_TIME, seconds)
         share, peak_facts = peak_share(peak_flops(device.name, parameters.precision), work, total)
         whole = [Measurement.of_rate(COMPUTE_RATE, work, total), *share, total]

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.metrics import rate_metric, time_metric
+from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
 from paceline.core.environment import Environment
-from paceline.core.record import At, Record
+from paceline.core.metric import Merge
+from paceline.core.record import At, Measurement, Record
 from paceline.core.subject import Description, key_word
 from paceline.devices import Device
 from paceline.models.sources import MODEL_NAME
@@ -29,6 +32,8 @@ class BlasFunctionsParameters(FunctionListParameters):
 
     models: Annotated[Names, MODEL_NAME] = ["resnet50", "bert-large", "gpt2-small"]
     """Models whose matrix products to measure: of the zoo (paceline list models), or your own as module:factory"""
+    pad: int | None = Field(default=None, ge=2)
+    """Measure each product again whose sizes are not multiples of this, with sizes rounded up to them"""
 
 
 class GemmFunction(Function):
@@ -54,11 +59,23 @@ class GemmFunction(Function):
         return 2.0 * self.m * self.n * self.k * self.batch
 
 
+SHAPE_SHARE = rate_metric(
+    "shape_share", "part of the rate of the list's fastest shape: what is low loses by its shape", Merge.MEAN, unit="%"
+)
+PADDED_TIME = time_metric(
+    "padded_time", "time of one call with sizes rounded up by pad; the padding itself is not in it"
+)
+PADDING_GAIN = rate_metric(
+    "padding_gain", "time of a call over that with padded sizes: above 1 padding gives time back", Merge.MEAN, unit="x"
+)
+
+
 class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
     """Matrix products of models or of a user's list, checked against a higher precision."""
 
     name = "blas-functions"
     summary = "the matrix products of models, or of your own list: time and FLOP/s of each and of all"
+    metrics = (*FunctionListBenchmark.metrics, SHAPE_SHARE, PADDED_TIME, PADDING_GAIN)
     kind = GemmFunction
     what = "matrix products"
     how = {
@@ -100,6 +117,31 @@ class BlasFunctions(FunctionListBenchmark[BlasFunctionsParameters]):
         shape = function.model_dump(exclude={"name"})
         product = GemmParameters(precision=parameters.precision, seed=parameters.seed, **shape)
         yield {"function": function.label}, partial(Product, product, device)
+
+    def compare(
+        self,
+        parameters: BlasFunctionsParameters,
+        device: Device,
+        session: MicroSession,
+        times: Mapping[GemmFunction, Measurement],
+    ) -> list[Measurement]:
+        seconds = {one: time.summary.mean for one, time in times.items()}
+        best = max(one.work / took for one, took in seconds.items())
+        found = []
+        for one, took in seconds.items():
+            at: At = {"function": one.label}
+            found.append(Measurement.of_value(SHAPE_SHARE, 100.0 * one.work / took / best, at=at))
+            step = parameters.pad or 1
+            sizes = {name: getattr(one, name) for name in ("m", "n", "k")}
+            padded = {name: -(-size // step) * step for name, size in sizes.items()}
+            if padded == sizes:
+                continue
+            ((_, prepare),) = self.calls(parameters, device, one.model_copy(update=padded))
+            product = prepare()
+            product.check()
+            point = session.time(product.call, PADDED_TIME, at=at, graph=True)
+            found += [point.time, Measurement.of_value(PADDING_GAIN, took / point.time.summary.mean, at=at)]
+        return found
 
 
 def _is_transposed(matrix: Tensor) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share
+from paceline.benchmarks._micro.metrics import CLOCK, COMPUTE_RATE, PEAK_SHARE, POWER, TIME, peak_share
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession
+from paceline.benchmarks.compute._routes import Route, by_route, check_route, kernels_of
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
@@ -22,7 +23,7 @@ from paceline.core.errors import InputError, Unsupported
 from paceline.core.parameters import OnOff
 from paceline.core.quantity import Duration
 from paceline.core.record import Record, Result
-from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ShownCeiling, Work
+from paceline.core.subject import BYTES, Alias, Description, NumberFormat, Precision, ProductFormat, ShownCeiling, Work
 from paceline.devices import Device, open_device
 from paceline.measure.memory import Peak, peak_flops
 from paceline.models.base import set_fp32_mode
@@ -30,7 +31,10 @@ from paceline.models.base import set_fp32_mode
 if TYPE_CHECKING:
     from torch import Tensor
 
-RESULT = {**BYTES, "fp8": 2, "int8": 4}  # bytes of a result's number
+RESULT = {**BYTES, "fp8": 2, "int8": 4, "fp4": 2, "int4": 2}  # bytes of a result's number
+LEFT = {**BYTES, "fp4": 0.5, "int4": 2}  # of a number of A
+RIGHT = {**BYTES, "fp4": 0.5, "int4": 0.5}  # of a number of B
+INT4_GROUP, FP4_GROUP = 128, 16  # weights, numbers that share a factor
 TILE, DEPTH, THREADS = 128, 8, 256  # as in the CUDA source
 GPU_SIZE = 8192
 CPU_SIZE = 1024
@@ -47,7 +51,7 @@ def product_work(record: Record, precision: Precision, units: str) -> Work | Non
     m, n, k, batch = (int(shape.get(name, 1)) for name in ("m", "n", "k", "batch"))
     return Work(
         flops=2.0 * m * n * k * batch,
-        bytes=float(batch * ((m * k + k * n) * BYTES[precision] + m * n * RESULT[precision])),
+        bytes=float(batch * (m * k * LEFT[precision] + k * n * RIGHT[precision] + m * n * RESULT[precision])),
         rate=rate.value,
         unit=rate.metric.unit,
         number_format=units,
@@ -75,8 +79,8 @@ class GemmParameters(MicroParameters):
     """Time to spend on measuring, at most"""
     warm_up: Duration = 2.0
     """Time to spend on warming up, at most: a GPU takes this long to settle at its power limit"""
-    precision: NumberFormat = "fp32"
-    """fp64, fp32 (true), tf32, fp16, bf16, fp8 (e4m3), int8"""
+    precision: ProductFormat = "fp32"
+    """fp64, fp32 (true), tf32, fp16, bf16, fp8 (e4m3), int8, fp4 (e2m1), int4 (weights alone, with bf16)"""
     size: int | None = Field(default=None, ge=1)
     """Edge of square matrices; unset takes what fills the device (8192 on a GPU, 1024 or less on a CPU)"""
     m: int | None = Field(default=None, ge=1)
@@ -93,6 +97,9 @@ class GemmParameters(MicroParameters):
     """B lies transposed in memory"""
     tensor_cores: Annotated[Literal["auto", "off"], OnOff] = "auto"
     """auto lets the library use Tensor Cores as the format allows; off measures the plain units (fp64, fp32, fp16)"""
+    route: Route = "auto"
+    """auto is torch's choice; cublas, cublaslt: that library; autotuned: the fastest of cuBLASLt's
+    algorithms, tried (of TunableOp's on an AMD GPU); triton, cutlass: the fastest of Inductor's templates, tried"""
     burst: bool = False
     """Measure bursts of some milliseconds, each after a rest, instead of a load that lasts; no warm-up"""
 
@@ -103,7 +110,7 @@ class Gemm(TorchBenchmark[GemmParameters]):
     name = "gemm"
     summary = "matrix product in one number format: FLOP/s, percent of peak, result checked"
     category = "compute"
-    metrics = (COMPUTE_RATE, PEAK_SHARE, TIME)
+    metrics = (COMPUTE_RATE, PEAK_SHARE, TIME, POWER, CLOCK)
 
     @classmethod
     def title(cls, parameters: GemmParameters) -> str:
@@ -116,11 +123,17 @@ class Gemm(TorchBenchmark[GemmParameters]):
             f"batch {parameters.batch}" if parameters.batch > 1 else "",
             "A transposed" if parameters.transpose_a else "",
             "B transposed" if parameters.transpose_b else "",
+            f"by {parameters.route}" if parameters.route != "auto" else "",
             "burst" if parameters.burst else "",
         )
 
     @classmethod
     def check(cls, parameters: GemmParameters, case: Case) -> None:
+        if parameters.tensor_cores == "off" and parameters.route != "auto":
+            message = (
+                f"route = {parameters.route} alongside tensor_cores = off: the plain units have a kernel of their own"
+            )
+            raise InputError("conflicting-keys", message, key="route", value=parameters.route)
         given = {name: getattr(parameters, name) for name in ("m", "n", "k")}
         missing = [name for name, value in given.items() if value is None]
         if len(missing) == 3:
@@ -136,11 +149,15 @@ class Gemm(TorchBenchmark[GemmParameters]):
     def describe(cls, record: Record, parameters: GemmParameters, environment: Environment) -> Description:
         if parameters.burst:  # no ceiling of work that lasts, and not what other tools measure
             return Description()
+        if parameters.precision == "int4":  # units of bf16: no ceiling of a format
+            return Description(work=product_work(record, "int4", "bf16"))
         units = f"{parameters.precision}{' plain units' if parameters.tensor_cores == 'off' else ''}"
         return Description(
             work=product_work(record, parameters.precision, units),
             ceilings=(ShownCeiling(kind="compute", name=units, metric=COMPUTE_RATE.name),),
-            aliases=_superbench_names(record, parameters),
+            aliases=_superbench_names(record, parameters)
+            if parameters.route == "auto" or record.case.superbench
+            else {},
         )
 
     @classmethod
@@ -162,33 +179,35 @@ class Gemm(TorchBenchmark[GemmParameters]):
                 point = session.time_bursts(product.call, TIME, work=work, rate_unit=unit)
             else:
                 point = session.time(product.call, TIME, work=work, rate_unit=unit, graph=True)
+            levels = session.levels_under(product.call, point)
         product.check()
         share, peak_facts = peak_share(peak, work, point.time)
         facts = {
             "shape": {"m": m, "n": n, "k": k, "batch": parameters.batch},
             "operations": f"2 m n k batch = {work:g}",
             "library_call": product.how,
+            "route": parameters.route,
+            "kernels": kernels_of(product.call, device),
             **peak_facts,
             "checked": product.checked,
             "pace": session.pace(point).model_dump(mode="json"),
         }
-        result = session.result([point.rate(rate, work), *share, point.time], facts)
+        result = session.result([point.rate(rate, work), *share, point.time, *levels], facts)
         result.warnings += emulated(parameters.precision, device)
         return result
 
 
 def _superbench_names(record: Record, parameters: GemmParameters) -> dict[str, Alias]:
     library = record.case.superbench.partition(":")[0]
-    if parameters.precision == "fp8" or library.endswith("blaslt-gemm"):
+    long = {"fp8": "fp8e4m3", "fp4": "fp4e2m1"}.get(parameters.precision, parameters.precision)
+    if parameters.precision in ("fp8", "fp4") or library.endswith("blaslt-gemm"):
         size = "" if parameters.size is None else str(parameters.size)
         shape, rate = record.facts.get("shape"), record.measurement(COMPUTE_RATE.name)
         values = {}
         if isinstance(shape, dict) and rate is not None:
             batch = 0 if shape.get("batch", 1) == 1 else shape["batch"]  # there, no batch is written as 0
             parts = "_".join(str(size) for size in (batch, shape.get("m"), shape.get("n"), shape.get("k")))
-            name = (
-                "fp8e4m3" if parameters.precision == "fp8" and not library.startswith("hip") else parameters.precision
-            )
+            name = "fp8" if library.startswith("hip") and parameters.precision == "fp8" else long
             values[f"{name}_{parts}_flops"] = rate.summary.mean / _superbench.TERA
             size = f"{name}_{parts}"
         return _superbench.alias(record, "cublaslt-gemm", values, part=size, gpu=True)
@@ -219,13 +238,16 @@ class Product:
         generator = torch.Generator(device.torch()).manual_seed(parameters.seed)
         lead = (parameters.batch,) if parameters.batch > 1 else ()
 
-        def operand(rows: int, columns: int, transposed: bool) -> Tensor:
+        def operand(precision: ProductFormat, rows: int, columns: int, transposed: bool) -> Tensor:
             shape = (*lead, columns, rows) if transposed else (*lead, rows, columns)
-            data = formats.random_operand(parameters.precision, shape, generator)
+            data = formats.random_operand(precision, shape, generator)
             return data.transpose(-1, -2) if transposed else data
 
-        made = operands or (operand(m, k, parameters.transpose_a), operand(k, n, parameters.transpose_b))
-        self._a, self._b = made
+        left: ProductFormat = "bf16" if parameters.precision == "int4" else parameters.precision
+        self._a, self._b = operands or (
+            operand(left, m, k, parameters.transpose_a),
+            operand(parameters.precision, k, n, parameters.transpose_b),
+        )
         set_fp32_mode(parameters.precision)
         self.call: Callable[[], Tensor] = self._make_call(lead)
 
@@ -255,6 +277,7 @@ class Product:
 
         a, b, precision = self._a, self._b, self._parameters.precision
         m, n, _ = self.shape
+        check_route(self._parameters.route, self._device, precision)
         if self._parameters.tensor_cores == "off":
             if not self._device.kind.is_accelerator:
                 raise Unsupported("a CPU has no Tensor Cores to leave out: use tensor_cores = auto")
@@ -262,22 +285,60 @@ class Product:
                 raise Unsupported(f"{precision} is a format of Tensor Cores: without them use fp64, fp32 or fp16")
             if precision != "fp32":  # Tensor Cores never compute true fp32
                 return self._plain_call(lead)
+        if precision in ("fp4", "int4"):
+            return by_route(self._parameters.route, self._device, self._four_bit_call(lead))
         if precision in ("fp8", "int8"):  # as the units read 8-bit operands: laid out so once, outside the timed region
             b = b.mT.contiguous().mT
+        if precision == "fp8" and (lead or self._parameters.transpose_a):
+            raise Unsupported("fp8 goes with batch = 1 and A as it is: the hardware takes no other layout")
+        if precision == "int8" and lead:
+            raise Unsupported("int8 has no batched product here: use batch = 1")
+        result = {"fp8": torch.bfloat16, "int8": torch.int32}.get(precision, a.dtype)
+        if self._parameters.route == "autotuned":
+            tuned = torch.empty((*lead, m, n), dtype=result, device=a.device)
+            call, self.how = self._device.tuned_product(a, b, tuned, tf32=precision == "tf32")
+            return cast(Callable[[], "Tensor"], call)
+        compiles = self._parameters.route in ("triton", "cutlass")  # into a result of their own
+        out = None if compiles or precision == "fp8" else torch.empty((*lead, m, n), dtype=result, device=a.device)
         if precision == "fp8":
-            if lead or self._parameters.transpose_a:
-                raise Unsupported("fp8 goes with batch = 1 and A as it is: the hardware takes no other layout")
             one = torch.ones((), device=a.device)
             self.how = "torch._scaled_mm, e4m3 operands, B by columns, bf16 result, fast accumulation"
-            return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-        if precision == "int8":
-            if lead:
-                raise Unsupported("int8 has no batched product here: use batch = 1")
-            sums = torch.empty((m, n), dtype=torch.int32, device=a.device)
+            product = partial(torch._scaled_mm, a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+        elif precision == "int8":
             self.how = "torch._int_mm, B by columns, int32 result"
-            return lambda: torch._int_mm(a, b, out=sums)
-        self.how, multiply = ("torch.bmm", torch.bmm) if lead else ("torch.mm", torch.mm)
-        return partial(multiply, a, b, out=torch.empty((*lead, m, n), dtype=a.dtype, device=a.device))
+            product = partial(torch._int_mm, a, b, out=out)
+        else:
+            self.how, multiply = ("torch.bmm", torch.bmm) if lead else ("torch.mm", torch.mm)
+            product = partial(multiply, a, b, out=out)
+        return by_route(self._parameters.route, self._device, product)
+
+    def _four_bit_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
+        """Two numbers in a byte: of both operands in fp4, of B alone in int4; every factor of a group is one."""
+        import torch
+
+        precision, (m, n, k) = self._parameters.precision, self.shape
+        if lead or self._parameters.transpose_a:
+            raise Unsupported(f"{precision} goes with batch = 1 and A as it is")
+        if k % INT4_GROUP or n % 64:
+            raise Unsupported(
+                f"{precision} goes with k a multiple of {INT4_GROUP} and n of 64, but they are {k} and {n}"
+            )
+        device = self._a.device
+        if precision == "int4":
+            factors = torch.tensor([1.0, 0.0], dtype=torch.bfloat16, device=device).repeat(k // INT4_GROUP, n, 1)
+            packed = formats.packed_int4(self._b)
+            on_cpu = device.type == "cpu"
+            multiply = torch._weight_int4pack_mm_for_cpu if on_cpu else torch._weight_int4pack_mm
+            self.how = f"torch.{multiply.__name__}, int4 weights in groups of {INT4_GROUP}, computed in bf16"
+            return partial(multiply, self._a, packed, INT4_GROUP, factors)
+        a, b = (formats.packed_fp4(one.contiguous()).view(torch.float4_e2m1fn_x2) for one in (self._a, self._b.mT))
+        # Blocks of 128 rows by 4 factors, which lie in an order of the hardware's own: equal ones need none.
+        scale_a, scale_b = (
+            torch.ones(-(-rows // 128) * 128, k // FP4_GROUP, dtype=torch.float8_e4m3fn, device=device)
+            for rows in (m, n)
+        )
+        self.how = f"torch._scaled_mm, e2m1 operands in groups of {FP4_GROUP} with e4m3 factors, bf16 result"
+        return partial(torch._scaled_mm, a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
 
     def _plain_call(self, lead: tuple[int, ...]) -> Callable[[], Tensor]:
         """Without Tensor Cores: a CUDA kernel for operands that are stored by rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +21,7 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
+from paceline.core.parameters import EachPart
 from paceline.core.quantity import Duration
 from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import COPY_WITHIN_DEVICE, Alias, Description, ShownCeiling, key_word
@@ -31,6 +32,7 @@ from paceline.measure.memory import peak_memory_bandwidth
 if TYPE_CHECKING:
     from torch import Tensor
 
+By = Literal["engine", "sm"]
 Way = Literal["h2d", "d2h", "d2d", "h2h", "h2d and d2h"]
 
 SMALLEST = 4 * 1024
@@ -38,6 +40,8 @@ FACTOR = 4
 GPU_LARGEST = 1024**3
 FREE_PART = 8  # of the free memory, a buffer takes at most one in so many bytes
 MOST_PASSES = 1 << 20
+BLOCKS, THREADS = 1024, 256  # of a copy by the units that compute
+WORD = 16  # bytes, as in the CUDA source
 
 # What a copy in each direction shows of a device.
 _CEILINGS = {
@@ -64,6 +68,10 @@ class CopyParameters(MicroParameters):
     """Copy h2d and d2h at the same time, on two streams; the rate counts both"""
     host_memory: Literal["pinned", "pageable"] = "pinned"
     """Whether the host's side of h2d and d2h is locked in memory, where the device can reach it by itself"""
+    by: By = "engine"
+    """What copies: the device's copy engines, or a kernel on the units that compute (SM)"""
+    numa_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
+    """Where the host's memory lies, and the thread that asks for the copies; unset leaves it to the system"""
     sizes: Sizes | None = None
     """Bytes of each copy; unset goes from 4 KiB to 1 GiB on a GPU, to beyond the caches on a CPU"""
     budget: Duration = Field(default=0.5, gt=0)
@@ -88,6 +96,8 @@ class Copy(TorchBenchmark[CopyParameters]):
         return join_words(
             "h2d and d2h at once" if parameters.both else direction,
             "pageable" if parameters.host_memory == "pageable" else "",
+            "by SM" if parameters.by == "sm" else "",
+            f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
             show_sizes(parameters.sizes),
         )
 
@@ -100,11 +110,15 @@ class Copy(TorchBenchmark[CopyParameters]):
             message = "both with pageable memory: the host waits for each such copy, so use pinned"
             raise InputError("needs-pinned-memory", message, key="host_memory", value="pageable", suggestion="pinned")
 
+        if parameters.by == "sm" and parameters.host_memory == "pageable":
+            message = "a kernel does not reach pageable memory: use pinned, or by = engine"
+            raise InputError("needs-pinned-memory", message, key="host_memory", value="pageable", suggestion="pinned")
+
     @classmethod
     def describe(cls, record: Record, parameters: CopyParameters, environment: Environment) -> Description:
         way, memory = record.facts.get("direction"), record.facts.get("host_memory")
         ceilings: tuple[ShownCeiling, ...] = ()
-        if way in _CEILINGS:
+        if way in _CEILINGS and parameters.by == "engine":
             name = f"{_CEILINGS[way]}, {memory}" if memory else _CEILINGS[way]
             ceilings = (ShownCeiling(kind="link" if memory else "memory", name=name, metric=BANDWIDTH.name),)
         return Description(ceilings=ceilings, aliases=_superbench_names(record, parameters))
@@ -117,12 +131,14 @@ class Copy(TorchBenchmark[CopyParameters]):
         device = open_device(context.target)
         way = find_way(parameters, device)
         sizes = parameters.sizes or default_sizes(device)
-        with join(context, device.kind) as ranks:
+        with join(context, device.kind) as ranks, host.on_node(parameters.numa_node):
             if way == "h2h":
-                cpus = host.usable_cpus().order
+                cpus = host.usable_cpus(parameters.numa_node).order
                 copies: HostCopies | DeviceCopies = HostCopies(sizes[-1], parameters.seed, cpus[ranks.rank % len(cpus)])
             else:
-                copies = DeviceCopies(way, parameters.host_memory, device, sizes[-1], parameters.seed)
+                copies = DeviceCopies(
+                    way, parameters.host_memory, device, sizes[-1], parameters.seed, copy_by(parameters.by, device)
+                )
             with MicroSession(parameters, context, device, ranks) as session:
                 points = [copies.time(session, size) for size in sizes]
         rates = [point.rate(BANDWIDTH, float(point.at["size"]) * copies.at_once) for point in points]
@@ -130,6 +146,7 @@ class Copy(TorchBenchmark[CopyParameters]):
         share, peak_facts = share_of_peak(way, device, context.target, sizes[-1], rates[-1], headline(times))
         facts = {
             "direction": way,
+            "numa_node": parameters.numa_node,
             "host_memory": parameters.host_memory if way not in ("d2d", "h2h") else None,
             "counted": _COUNTED[way],
             "checked": "every byte, after each size, against the random data that was sent",
@@ -150,6 +167,15 @@ def _superbench_names(record: Record, parameters: CopyParameters) -> dict[str, A
         direction = "h2h" if record.case.target == "cpu" else "d2d"
     if direction == "h2h" or parameters.both:
         return {}
+    if parameters.numa_node is not None or record.case.superbench.startswith("gpu-copy-bw"):
+        gpu = f"gpu{record.case.target.partition(':')[2] or 0}"
+        ends = {"h2d": f"cpu_to_{gpu}", "d2h": f"{gpu}_to_cpu", "d2d": f"{gpu}_to_{gpu}"}[direction]
+        engine = "sm" if parameters.by == "sm" else "dma"
+        key = f"{ends}_by_{engine}_under_numa{parameters.numa_node or 0}_bw"
+        values = _superbench.means(record, {key: (BANDWIDTH.name, _superbench.GIGA)})
+        return _superbench.alias(record, "gpu-copy-bw", values, part=key)
+    if parameters.by == "sm":
+        return {}
     key = f"{direction}_bw"
     memory = parameters.host_memory
     note = "" if memory == "pinned" or direction == "d2d" else f"host_memory={key_word(memory)}"
@@ -162,6 +188,8 @@ def _superbench_names(record: Record, parameters: CopyParameters) -> dict[str, A
 def find_way(parameters: CopyParameters, device: Device) -> Way:
     """What is to be copied where on this device; what it cannot do is unsupported."""
     if not device.kind.is_accelerator:
+        if parameters.by == "sm":
+            raise Unsupported("by = sm needs a GPU: use --target cuda:0, or by = engine on a CPU")
         if parameters.both or parameters.direction not in ("auto", "h2h"):
             way = "both" if parameters.both else f"direction = {parameters.direction}"
             raise Unsupported(f"{way} needs a GPU: use --target cuda:0, or direction = h2h on a CPU")
@@ -225,10 +253,31 @@ class Pair(NamedTuple):
     destination: Tensor
 
 
-class DeviceCopies:
-    """Copies to, from or within a GPU, by its copy engines."""
+class Copier(NamedTuple):
+    """What carries out a copy."""
 
-    def __init__(self, way: Way, host_memory: str, device: Device, largest: int, seed: int) -> None:
+    how: str
+    copy: Callable[[Tensor, Tensor], object]  # to, from
+
+
+def copy_by(by: By, device: Device) -> Copier:
+    """The device's copy engines, or its units that compute."""
+    if by == "engine":
+        return Copier(device.kind.copy_call, lambda to, source: to.copy_(source, non_blocking=True))
+    kernel = device.build_kernel(Path(__file__).with_name("copy.cu").read_text(encoding="utf-8"), "copy_by_sm")
+
+    def copy(to: Tensor, source: Tensor) -> None:
+        words, rest = divmod(source.nbytes, WORD)
+        grid = (max(1, min(BLOCKS, -(-words // THREADS))), 1, 1)
+        kernel(grid=grid, block=(THREADS, 1, 1), args=[to, source, words, rest])
+
+    return Copier(f"a kernel of {THREADS} threads in up to {BLOCKS} blocks, {WORD} bytes for each at a time", copy)
+
+
+class DeviceCopies:
+    """Copies to, from or within a GPU."""
+
+    def __init__(self, way: Way, host_memory: str, device: Device, largest: int, seed: int, by: Copier) -> None:
         import torch
 
         self._sent = host.random_bytes(largest, seed)
@@ -244,7 +293,8 @@ class DeviceCopies:
         ways = ["h2d", "d2h"] if way == "h2d and d2h" else [way]
         self.pairs = [Pair(one, makers[one][0](), makers[one][1]()) for one in ways]
         self.at_once = len(self.pairs)
-        self.facts = {"how": device.kind.copy_call}
+        self.facts = {"how": by.how}
+        self._copy = by.copy
         self._can_record = host_memory == "pinned" or way == "d2d"
         self._device = device
         self._side = device.stream() if self.at_once == 2 else None
@@ -267,16 +317,17 @@ class DeviceCopies:
     def call(self, size: int) -> Callable[[], object]:
         """The copy of this size, or both of them."""
         (to, source), *rest = [(pair.destination[:size], pair.source[:size]) for pair in self.pairs]
+        copy = self._copy
         if self._side is None:
-            return lambda: to.copy_(source, non_blocking=True)
+            return lambda: copy(to, source)
         side, (back_to, back_source) = self._side, rest[0]
 
         def at_once() -> None:
             here = self._device.current_stream()
             side.wait_stream(here)
-            to.copy_(source, non_blocking=True)
+            copy(to, source)
             with self._device.on_stream(side):
-                back_to.copy_(back_source, non_blocking=True)
+                copy(back_to, back_source)
             here.wait_stream(side)
 
         return at_once

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -125,6 +125,11 @@ def pinned_to(cpu: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def on_node(node: int | None) -> AbstractContextManager[None]:
+    """Keep the calling thread, and so the memory that it touches first, on a NUMA node; None leaves it alone."""
+    return nullcontext() if node is None else pinned_to(usable_cpus(node).order[0])
 
 
 class HostMemory:

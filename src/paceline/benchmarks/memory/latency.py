@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,6 +18,7 @@ from paceline.benchmarks.memory.host import HostMemory, Sizes
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
+from paceline.core.parameters import EachPart
 from paceline.core.quantity import Duration, show_size
 from paceline.core.record import Record, RecordWarning, Result
 from paceline.core.subject import MAIN_MEMORY, Description, ShownCeiling
@@ -39,6 +41,10 @@ class MemoryLatencyParameters(MicroParameters):
 
     sizes: Sizes | None = None
     """Sizes of the data; unset goes from 8 KiB to four times the last cache (1 GiB at most)"""
+    numa_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
+    """NUMA node whose CPU loads; unset takes any"""
+    memory_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
+    """NUMA node whose memory is loaded from, if not that of the CPU; with each for both, one case for every pair"""
     huge_pages: bool = False
     """Ask for huge pages, so that address translation costs next to nothing; otherwise forbid them"""
     budget: Duration = Field(default=0.4, gt=0)
@@ -57,10 +63,20 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
 
     @classmethod
     def title(cls, parameters: MemoryLatencyParameters) -> str:
-        return join_words(show_sizes(parameters.sizes), "huge pages" if parameters.huge_pages else "")
+        return join_words(
+            show_sizes(parameters.sizes),
+            f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
+            f"memory of node {parameters.memory_node}" if parameters.memory_node is not None else "",
+            "huge pages" if parameters.huge_pages else "",
+        )
 
     @classmethod
     def describe(cls, record: Record, parameters: MemoryLatencyParameters, environment: Environment) -> Description:
+        nodes = (parameters.numa_node, parameters.memory_node)
+        if None not in nodes or record.case.superbench:  # a machine with one node needs no number
+            key = "mem_latency_matrix_numa_{}_{}_lat".format(*(node or 0 for node in nodes))
+            values = _superbench.means(record, {key: (LATENCY.name, _superbench.NS)})
+            return Description(aliases=_superbench.alias(record, "cpu-memory-bw-latency", values, part=key))
         caches = host.levels(environment, cores=1)
         whole = ShownCeiling(kind="latency", name=MAIN_MEMORY, metric=LATENCY.name)
         shown = tuple(host.shown_ceilings(record, LATENCY.name, "latency", caches, arrays=1)) if caches else (whole,)
@@ -73,7 +89,7 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:
         if context.target != "cpu":
             raise Unsupported(f"memory-latency measures the host's memory, not {context.target}: use --target cpu")
-        cpus = host.usable_cpus()
+        cpus = host.usable_cpus(parameters.numa_node)
         # The first CPUs are those that tend to serve interrupts.
         cpu = cpus.order[cpus.cores - 1]
         cache = host.cache_of([cpu])
@@ -84,7 +100,8 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         with host.pinned_to(cpu), MicroSession(parameters, context, open_device("cpu")) as session:
             for size in sizes:
                 before = host.huge_page_bytes()
-                chain = Chain(size, stride, parameters.seed, huge_pages=parameters.huge_pages)
+                with host.on_node(parameters.memory_node):
+                    chain = Chain(size, stride, parameters.seed, huge_pages=parameters.huge_pages)
                 huge[show_size(size)] = max(0, host.huge_page_bytes() - before)
                 how = "monotonic clock in native code"
                 times.append(

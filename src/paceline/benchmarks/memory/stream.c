@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { FILL, COPY, SCALE, ADD, TRIAD, CHECK };
+/* After CHECK the mixes: only what is read is written, so that no cache reads more than the program does; save WRITES. */
+enum { FILL, COPY, SCALE, ADD, TRIAD, CHECK, READS, THREE_TO_ONE, TWO_TO_ONE, ONE_TO_ONE, WRITES };
 
 #define FACTOR 3.0
 #define SPINS 2000          /* then give the cpu away: somebody else may need it to arrive */
@@ -94,8 +95,43 @@ __attribute__((noinline)) static void triad(double *restrict to, const double *r
         to[i] = x[i] + FACTOR * y[i];
 }
 
-static void one_pass(const struct task *task, size_t low, size_t count)
+/* Words rather than numbers: their sums wrap around and are exact, in whichever order. */
+__attribute__((noinline)) static uint64_t reads(const uint64_t *from, size_t count)
 {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += from[i];
+    return sum;
+}
+
+__attribute__((noinline)) static void three_to_one(uint64_t *restrict to, const uint64_t *restrict x,
+                                                   const uint64_t *restrict y, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += x[i] + y[i];
+}
+
+__attribute__((noinline)) static void two_to_one(uint64_t *restrict to, const uint64_t *restrict x, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += x[i];
+}
+
+__attribute__((noinline)) static void one_to_one(uint64_t *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += 1;
+}
+
+__attribute__((noinline)) static void writes(uint64_t *to, uint64_t value, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = value;
+}
+
+static uint64_t one_pass(const struct task *task, size_t low, size_t count)
+{
+    uint64_t sum = 0;
     double *a = task->a + low, *b = task->b + low, *c = task->c + low;
     switch (task->work) {
     case COPY:
@@ -110,9 +146,25 @@ static void one_pass(const struct task *task, size_t low, size_t count)
     case TRIAD:
         triad(a, b, c, count);
         break;
+    case READS:
+        sum = reads((uint64_t *)a, count);
+        break;
+    case THREE_TO_ONE:
+        three_to_one((uint64_t *)c, (uint64_t *)a, (uint64_t *)b, count);
+        break;
+    case TWO_TO_ONE:
+        two_to_one((uint64_t *)c, (uint64_t *)a, count);
+        break;
+    case ONE_TO_ONE:
+        one_to_one((uint64_t *)c, count);
+        break;
+    case WRITES:
+        writes((uint64_t *)c, 0x0123456789abcdefu, count);
+        break;
     }
     /* The next pass does the same work: without this the compiler might see that once is enough. */
-    __asm__ volatile("" ::: "memory");
+    __asm__ volatile("" ::"r"(sum) : "memory");
+    return sum;
 }
 
 /* Whole numbers far below 2^53, different from element to element, so that all four kernels are exact. */
@@ -150,13 +202,14 @@ static void repeat(struct team *team, struct worker *worker)
 {
     const struct task *task = team->task;
     size_t count = worker->high - worker->low;
+    uint64_t sum = 0;
     if (task->passes > 1) /* short enough for caches to matter, which a new thread may have to fill */
         one_pass(task, worker->low, count);
     for (size_t repetition = 0; repetition < task->repetitions; repetition++) {
         meet(team);
         worker->begun = now();
         for (size_t pass = 0; pass < task->passes; pass++)
-            one_pass(task, worker->low, count);
+            sum = one_pass(task, worker->low, count);
         worker->ended = now();
         meet(team);
         if (worker == team->workers) {
@@ -171,6 +224,8 @@ static void repeat(struct team *team, struct worker *worker)
         }
         meet(team);
     }
+    if (task->work == READS && count > 0) /* nothing was written: this shows that everything was read */
+        ((uint64_t *)task->c)[worker->low] = sum;
 }
 
 static void *work(void *argument)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
@@ -27,7 +28,7 @@ from paceline.core.metric import Metric
 from paceline.core.parameters import EachPart
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import At, Measurement, Record, Result
-from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, Description, ShownCeiling, Work, key_word
+from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY, Alias, Description, ShownCeiling, Work, key_word
 from paceline.devices import Device, open_device
 from paceline.machine.cpu import show_cpu_list
 from paceline.measure import native
@@ -66,6 +67,12 @@ class Kernel:
 
 KERNELS = (Kernel("copy", 1, 2), Kernel("scale", 2, 2), Kernel("add", 3, 3), Kernel("triad", 4, 3))
 TRIAD = KERNELS[-1]
+Mix = Literal["reads", "3r1w", "2r1w", "1r1w", "writes"]
+MIXES: dict[str, Kernel] = {
+    name: Kernel("mix", code, words)
+    for code, (name, words) in enumerate({"reads": 1, "3r1w": 4, "2r1w": 3, "1r1w": 2, "writes": 1}.items(), start=6)
+}
+WRITTEN = 0x0123456789ABCDEF  # by "writes", as in the C source
 
 
 class StreamParameters(MicroParameters):
@@ -79,6 +86,11 @@ class StreamParameters(MicroParameters):
     """Threads on a CPU; unset takes one for each core that this process may use"""
     numa_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
     """Bind threads, and so the memory that they touch first, to this NUMA node; each: one case for each of several"""
+    memory_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
+    """NUMA node whose memory is used, if not that of the threads"""
+    mix: Mix | None = None
+    """Instead of the four kernels one with so many reads and writes of memory: reads alone, 3, 2 or 1 for each write,
+    writes alone"""
     engine: Literal["auto", "native", "torch"] = "auto"
     """native: C code with pinned threads (CPU); torch: its operators; auto: native on a CPU with a C compiler"""
 
@@ -89,7 +101,13 @@ class Stream(TorchBenchmark[StreamParameters]):
     name = "stream"
     summary = "memory bandwidth of copy, scale, add and triad on CPU cores or a GPU, results checked"
     category = "memory"
-    metrics = (*(kernel.bandwidth for kernel in reversed(KERNELS)), PEAK_SHARE, *(kernel.time for kernel in KERNELS))
+    metrics = (
+        *(kernel.bandwidth for kernel in reversed(KERNELS)),
+        MIXES["1r1w"].bandwidth.model_copy(update={"description": "bytes read and written over the time of a mix"}),
+        PEAK_SHARE,
+        *(kernel.time for kernel in KERNELS),
+        MIXES["1r1w"].time,
+    )
     without_torch = ("engine", "native")
 
     @classmethod
@@ -103,6 +121,8 @@ class Stream(TorchBenchmark[StreamParameters]):
             show_sizes(parameters.sizes or ([parameters.size] if parameters.size else [])),
             f"{parameters.threads} threads" if parameters.threads else "",
             f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
+            f"memory of node {parameters.memory_node}" if parameters.memory_node is not None else "",
+            parameters.mix,
             parameters.engine if parameters.engine != "auto" else "",
         )
 
@@ -111,10 +131,16 @@ class Stream(TorchBenchmark[StreamParameters]):
         if parameters.size is not None and parameters.sizes is not None:
             message = "size alongside sizes: give one or the other"
             raise InputError("conflicting-keys", message, key="size", value=parameters.size)
+        for key in ("mix", "memory_node"):
+            if getattr(parameters, key) is not None and parameters.engine == "torch":
+                message = f"{key} with engine = torch: only the native engine has it"
+                raise InputError("conflicting-keys", message, key=key, value=getattr(parameters, key))
 
     @classmethod
     def describe(cls, record: Record, parameters: StreamParameters, environment: Environment) -> Description:
         metric = TRIAD.bandwidth.name
+        if parameters.mix or parameters.memory_node is not None:
+            return Description(aliases=_names_of_latency_tool(record, parameters))
         if record.case.target == "cpu":
             name, group, values = MAIN_MEMORY, "cpu-stream", _names_on_cpu(record)
         else:
@@ -135,13 +161,14 @@ class Stream(TorchBenchmark[StreamParameters]):
         device = open_device(context.target)
         placement = place_arrays(parameters, device)
         sizes = parameters.sizes or [parameters.size or placement.default_size]
+        kernels = (MIXES[parameters.mix],) if parameters.mix else KERNELS
         points: dict[str, list[Measurement]] = {metric.name: [] for metric in self.metrics}
         stopped: dict[str, str] = {}
         with MicroSession(parameters, context, device) as session:
             for size in sizes:
                 at: At = {"size": size} if parameters.sizes else {}
                 arrays = placement.new_arrays(max(1, size // WORD))
-                for kernel in KERNELS:
+                for kernel in kernels:
                     point = arrays.time(session, kernel, at)
                     points[kernel.bandwidth.name].append(point.rate(kernel.bandwidth, arrays.work(kernel)))
                     points[kernel.time.name].append(point.time)
@@ -150,14 +177,17 @@ class Stream(TorchBenchmark[StreamParameters]):
                 del arrays  # before the next are made
         whole = [headline(sweep) for sweep in points.values() if sweep]
         peak = peak_memory_bandwidth(device.name) if device.kind.is_accelerator else None
-        moved = points[TRIAD.bandwidth.name][-1].work or 0.0
-        share, peak_facts = peak_share(peak, moved, headline(points[TRIAD.time.name]))
+        moved = points[kernels[-1].bandwidth.name][-1].work or 0.0
+        share, peak_facts = peak_share(peak, moved, headline(points[kernels[-1].time.name]))
         if share and sizes[-1] < host.BEYOND_CACHE * device.cache_size():
             share, peak_facts["peak_share"] = [], "left out: the arrays may stay in the GPU's cache"
         swept = [point for sweep in points.values() for point in sweep] if parameters.sizes else []
         facts = {
             "array_sizes": sizes,
-            "counted": "16 bytes per element for copy and scale, 24 for add and triad; "
+            "mix": parameters.mix,
+            "counted": "8 bytes for each word that is read or written; writes alone make a cache read them first"
+            if parameters.mix
+            else "16 bytes per element for copy and scale, 24 for add and triad; "
             "what a cache reads before it writes is not counted",
             "checked": "every element of all arrays after each kernel",
             "stopped": stopped,
@@ -165,6 +195,19 @@ class Stream(TorchBenchmark[StreamParameters]):
         result = session.result([*whole, *share, *swept], facts | placement.facts | peak_facts)
         result.warnings += host.cached_warning(sizes[-1], placement.cache, host.BEYOND_CACHE)
         return result
+
+
+def _names_of_latency_tool(record: Record, parameters: StreamParameters) -> dict[str, Alias]:
+    """As SuperBench names what Intel's latency checker reports."""
+    if parameters.mix == "reads" and parameters.numa_node is not None and parameters.memory_node is not None:
+        key = f"mem_bandwidth_matrix_numa_{parameters.numa_node}_{parameters.memory_node}_bw"
+    elif parameters.mix in ("reads", "3r1w", "2r1w", "1r1w") and parameters.numa_node is parameters.memory_node is None:
+        words = "all_reads" if parameters.mix == "reads" else f"{parameters.mix[0]}_1_reads-writes"
+        key = f"mem_max_bandwidth_{words}_bw"
+    else:
+        return {}
+    values = _superbench.means(record, {key: (MIXES["reads"].bandwidth.name, _superbench.MEGA)})
+    return _superbench.alias(record, "cpu-memory-bw-latency", values, part=key)
 
 
 def _triad_work(record: Record) -> Work | None:
@@ -231,24 +274,27 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
     if device.kind.is_accelerator:
         if parameters.engine == "native":
             raise Unsupported("engine = native is for CPUs: use engine = torch on a GPU, or --target cpu")
-        if parameters.threads is not None or parameters.numa_node is not None:
-            raise Unsupported("threads and numa_node are for CPUs: leave them out on a GPU, or use --target cpu")
+        given = {key for key in ("threads", "numa_node", "memory_node", "mix") if getattr(parameters, key) is not None}
+        if given:
+            raise Unsupported(f"{', '.join(sorted(given))}: for CPUs; leave it out on a GPU, or use --target cpu")
         size = min(GPU_SIZE, device.free_memory() // FREE_PART)
         engine = {"engine": "torch"}
         return ArrayPlacement(lambda elements: TorchArrays(elements, device), size, device.cache_size(), engine)
     cpus = host.usable_cpus(parameters.numa_node).choose(parameters.threads)
     cache = host.cache_of(cpus)
-    free = host.free_memory(parameters.numa_node)
+    free = host.free_memory(parameters.numa_node if parameters.memory_node is None else parameters.memory_node)
     size = min(host.BEYOND_CACHE * (cache or host.UNKNOWN_CACHE), free // FREE_PART)
     facts: dict[str, Any] = {"threads": len(cpus), "cpus": show_cpu_list(cpus), "caches": cache}
     try:
         if parameters.engine != "torch":
             library = load_native()
             facts |= {"engine": "native", "memory": "each thread is pinned, and first to touch its part of the arrays"}
-            return ArrayPlacement(lambda elements: NativeArrays(library, elements, cpus), size, cache, facts)
+            near = cpus if parameters.memory_node is None else host.usable_cpus(parameters.memory_node).choose(None)
+            return ArrayPlacement(lambda elements: NativeArrays(library, elements, cpus, near), size, cache, facts)
         why = "it was requested"
     except Unsupported as error:
-        if parameters.engine == "native" or importlib.util.find_spec("torch") is None:
+        is_native_only = parameters.mix is not None or parameters.memory_node is not None
+        if parameters.engine == "native" or is_native_only or importlib.util.find_spec("torch") is None:
             raise
         why = str(error)
     import torch
@@ -262,13 +308,19 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
 class NativeArrays(Arrays):
     """Arrays in host memory that C threads work on."""
 
-    def __init__(self, library: ctypes.CDLL, elements: int, cpus: list[int]) -> None:
+    def __init__(self, library: ctypes.CDLL, elements: int, cpus: list[int], near: list[int] | None = None) -> None:
+        """`near` are the CPUs that touch the memory first, so that it comes to lie near them."""
         self._library = library
         self.elements = elements
         self.memory = [HostMemory(elements * WORD) for _ in range(3)]
+        self._passes = 0  # of a mix, since the arrays were filled
+        self._use(near or cpus)
+        self._call("stream_fill")
+        self._use(cpus)
+
+    def _use(self, cpus: list[int]) -> None:
         self._threads = len(cpus)
         self._cpus = (ctypes.c_int * len(cpus))(*cpus)
-        self._call("stream_fill")
 
     def time(self, session: MicroSession, kernel: Kernel, at: At) -> TimedPoint:
         """Time a kernel; those before it have run."""
@@ -287,16 +339,36 @@ class NativeArrays(Arrays):
 
     def run(self, kernel: Kernel, passes: int, repetitions: int) -> list[float]:
         """Seconds of each repetition of so many passes."""
+        if kernel.code == MIXES["reads"].code:
+            self.memory[2].bytes[:] = 0  # where each thread leaves its sum
+        self._passes += passes * repetitions + (passes > 1)
         seconds = (ctypes.c_double * repetitions)()
         self._call("stream_run", kernel.code, passes, repetitions, seconds)
         return list(seconds)
 
     def check(self, kernel: Kernel) -> None:
         """Compare every element with what the kernels up to this one must have made of it."""
+        if kernel.name == "mix":
+            self._check_mix(kernel)
+            return
         wrong, first = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("stream_check", kernel.code, ctypes.byref(wrong), ctypes.byref(first))
         if wrong.value:
             raise self.corrupted(kernel, wrong.value, first.value)
+
+    def _check_mix(self, kernel: Kernel) -> None:
+        a, b, c = (memory.bytes.view(np.uint64) for memory in self.memory)
+        passes, filled = np.uint64(self._passes), np.array([-2.0]).view(np.uint64)
+        expected: dict[int, Callable[[], Any]] = {
+            MIXES["3r1w"].code: lambda: filled + passes * (a + b),
+            MIXES["2r1w"].code: lambda: filled + passes * a,
+            MIXES["1r1w"].code: lambda: np.full_like(c, filled[0] + passes),
+            MIXES["writes"].code: lambda: np.full_like(c, WRITTEN),
+            MIXES["reads"].code: lambda: c if c.sum() == a.sum() else ~c,
+        }
+        wrong = np.flatnonzero(c != expected[kernel.code]())
+        if len(wrong):
+            raise self.corrupted(kernel, len(wrong), int(wrong[0]))
 
     def _call(self, function: str, *more: Any) -> None:
         addresses = [memory.address for memory in self.memory]

@@ -141,6 +141,8 @@ class ParallelParameters(MeasuringParameters):
     """Samples of a micro-batch; unset is 4"""
     global_batch: int | None = Field(default=None, ge=1)
     """Samples of a whole step; unset takes one micro-batch, in a pipeline two for each rank of it, on each data rank"""
+    mode: Literal["training", "inference"] = "training"
+    """inference runs forward alone, each token scored: the step time is the latency of a whole batch"""
     hidden: int = Field(default=1024, ge=1)
     """Hidden size; the feed-forward layer of gpt2 and bert is four times as wide"""
     heads: int = Field(default=16, ge=1)
@@ -158,7 +160,7 @@ class ParallelParameters(MeasuringParameters):
     vocabulary: int | None = Field(default=None, ge=1)
     """Tokens of the vocabulary before it is padded to a multiple of 128 x tensor; unset is the tokenizer's"""
     schedule: Literal["auto"] | ScheduleName = "auto"
-    """Order of the pipeline's micro-batches; auto is 1f1b"""
+    """Order of the pipeline's micro-batches; auto is 1f1b, of inference gpipe"""
     shard: Literal["replicate", "fsdp"] = "replicate"
     """Data-parallel ranks hold all of their weights, or a part of them each"""
     sequence_parallel: bool = False
@@ -208,7 +210,8 @@ class ParallelParameters(MeasuringParameters):
         """The schedule of a pipeline; empty where there is none."""
         if self.layout.pipeline == 1:
             return ""
-        return "1f1b" if self.schedule == "auto" else self.schedule
+        usual = "1f1b" if self.mode == "training" else "gpipe"
+        return usual if self.schedule == "auto" else self.schedule
 
     @property
     def schedule_kind(self) -> ScheduleKind:
@@ -288,6 +291,10 @@ class ParallelParameters(MeasuringParameters):
             if layout.precision != "fp8" and getattr(self, name) != type(self).model_fields[name].default:
                 message = f"{name} is for fp8, but the precision is {layout.precision}; leave it out"
                 raise InputError("key-does-not-apply", message, key=name, value=getattr(self, name))
+        if self.mode == "inference" and (layout.checkpointing or self.schedule not in ("auto", "gpipe")):
+            key = "checkpointing" if layout.checkpointing else "schedule"
+            message = f"mode = inference has no backward pass, so {key} does not apply; leave it out"
+            raise InputError("key-does-not-apply", message, key=key, value=getattr(self, key))
         if self.schedule != "auto" and layout.pipeline == 1:
             message = f"schedule = {self.schedule} is for a pipeline, but pipeline = 1; leave it out"
             raise InputError("key-does-not-apply", message, key="schedule", value=self.schedule)

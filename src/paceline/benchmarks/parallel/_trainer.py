@@ -116,11 +116,13 @@ class Pipeline:
         self._first = any(stage.first for stage in stages.values())
 
     def run(self, inputs: tuple[Tensor, ...], head: dict[str, Tensor]) -> list[Tensor]:
-        """Forward and backward of a whole batch; the scaled losses of its micro-batches where the last stage is."""
+        """Forward and backward of a whole batch, forward alone where there are no gradients; the scaled losses of its
+        micro-batches where the last stage is."""
         losses: list[Tensor] = []
         entry = inputs if self._first else ()
+        run = self._schedule.step if torch.is_grad_enabled() else self._schedule.eval
         with self.watch.span("schedule"):
-            self._schedule.step(*entry, target=head["labels"], losses=losses, return_outputs=False, **head)
+            run(*entry, target=head["labels"], losses=losses, return_outputs=False, **head)
         return losses
 
 
@@ -254,8 +256,12 @@ class ParallelTrainer:
         return loss * (self.scale.value * (1.0 / self.parameters.layout.micro_batches))
 
     def step(self) -> Tensor | None:
-        """One training step; this data-parallel rank's loss, still on the device, where the last stage is."""
+        """One step; this data-parallel rank's loss, still on the device, where the last stage is."""
         scale = self.scale.value.clone()
+        if self.parameters.mode == "inference":
+            with torch.no_grad():
+                losses = self._forward_and_backward()
+            return _unscaled(losses, scale) if losses else None
         losses = self._forward_and_backward()
         self.norm = self.optimizer.step()
         return _unscaled(losses, scale) if losses else None
@@ -270,7 +276,7 @@ class ParallelTrainer:
             self.optimizer.zero()
 
     def _forward_and_backward(self) -> list[Tensor]:
-        """The scaled losses of all micro-batches, where the last stage is."""
+        """The scaled losses of all micro-batches, where the last stage is; without gradients forward alone."""
         assert self._batch is not None  # drawn when the first stage is built
         layout = self.parameters.layout
         self.optimizer.zero()
@@ -291,7 +297,8 @@ class ParallelTrainer:
                     stage.set_requires_gradient_sync(number == layout.micro_batches - 1)  # type: ignore[operator]
                 inputs, labels = (one[rows] for one in entry), {name: one[rows] for name, one in head.items()}
                 loss = self.scaled(stage(*inputs, **labels))
-                loss.backward()  # type: ignore[no-untyped-call]
+                if torch.is_grad_enabled():
+                    loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss)
             return losses
 

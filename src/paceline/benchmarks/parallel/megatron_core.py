@@ -102,6 +102,8 @@ def refuse(parameters: ParallelParameters) -> None:
     layout = parameters.layout
     if layout.model not in ("gpt2", "bert"):
         raise Unsupported(f"megatron-core is run with gpt2 and bert here, not with {layout.model}")
+    if parameters.mode == "inference":
+        raise Unsupported("megatron-core is run in training alone here; use 'parallel' for mode = inference")
     if layout.precision == "fp8":
         raise Unsupported("megatron-core trains in fp8 by Transformer Engine only; use bf16, fp16 or fp32 here")
     if parameters.compile == "on":

@@ -186,7 +186,8 @@ class Parallel(Benchmark[ParallelParameters]):
         trace = description.trace
         if trace is not None and not subject.compiled:
             trace = trace.model_copy(update={"switches": ("--compile on",)})
-        return Description(subject=subject, trace=trace, work=counted(mesh_work, record), counts_work=counts)
+        work = counted(mesh_work, record) if parameters.mode == "training" else None  # bytes are those of training
+        return Description(subject=subject, trace=trace, work=work, counts_work=counts)
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -208,7 +209,8 @@ class Parallel(Benchmark[ParallelParameters]):
             scale_before = trainer.loss_scale
             peak = device.peak_memory()
             # A rank that lacks memory would leave the others waiting.
-            if training.compiled and ranks.world_size == 1 and isinstance(trainer, ParallelTrainer):
+            trains = parameters.mode == "training"
+            if training.compiled and ranks.world_size == 1 and trains and isinstance(trainer, ParallelTrainer):
                 compare_gradients(training, trainer.gradients)
             if training.is_graph:
                 training.recorded = recorded.take
@@ -218,7 +220,7 @@ class Parallel(Benchmark[ParallelParameters]):
                 samples=layout.global_batch / layout.world_size,
                 sample_name="sequence",
                 tokens=layout.global_batch * parameters.tokens / layout.world_size,
-                flops=parameters.transformer.step_flops(layout.global_batch) / layout.world_size,
+                flops=parameters.transformer.step_flops(layout.global_batch) / layout.world_size / (1 if trains else 3),
                 peak=peak_of(device, layout.precision),
             )
             result = measure_steps(training, recorded.take, work, first_seconds, context)
@@ -232,8 +234,10 @@ class Parallel(Benchmark[ParallelParameters]):
             result.measurements += [
                 Measurement.of_rate(THROUGHPUT_PER_RANK, work.samples, step_time),
                 Measurement.of_samples(LOSS_OF_ALL, recorded.losses[:TRACED_STEPS], statistic="single"),
-                Measurement.of_samples(GRADIENT_NORM, recorded.norms[:TRACED_STEPS], statistic="single"),
             ]
+            if trains:
+                norms = recorded.norms[:TRACED_STEPS]
+                result.measurements.append(Measurement.of_samples(GRADIENT_NORM, norms, statistic="single"))
             result.facts |= {
                 "batch_size": layout.micro_batch,
                 "global_batch_size": layout.global_batch,
@@ -281,6 +285,7 @@ class Parallel(Benchmark[ParallelParameters]):
         parameters, layout = trainer.parameters, trainer.parameters.layout
         facts: dict[str, Any] = {
             "layout": str(layout),
+            "mode": parameters.mode,
             "mesh": f"data {layout.data} x tensor {layout.tensor} x pipeline {layout.pipeline}"
             + (f" x context {layout.context}" if layout.context > 1 else "")
             + (f", experts over {layout.expert} of data" if layout.expert > 1 else ""),
@@ -296,7 +301,8 @@ class Parallel(Benchmark[ParallelParameters]):
             "data_parallel": parameters.shard if layout.data > 1 else "none",
             "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms "
             f"and biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
-            "flops_formula": FLOPS_FORMULA[layout.model],
+            "flops_formula": FLOPS_FORMULA[layout.model]
+            + ("; a third of it" if parameters.mode == "inference" else ""),
             "threads": torch.get_num_threads(),
             "input": "synthetic, on the device before the timed region; no input pipeline is measured",
         }
@@ -345,9 +351,9 @@ class _RecordedSteps:
         loss = self._loss
         # Ranks with the last stage have the loss of their part of the batch.
         parts = [one for one in self._ranks.gather(None if loss is None else float(loss)) if one is not None]
-        assert self._trainer.norm is not None
         self.losses.append(sum(parts) / len(parts))
-        self.norms.append(float(self._trainer.norm))
+        if self._trainer.norm is not None:  # None where nothing is learned
+            self.norms.append(float(self._trainer.norm))
 
 
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:

@@ -130,3 +130,33 @@ def test_without_perftest_it_says_what_to_install(perftest: Path, monkeypatch: p
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], code: str, key: str) -> None:
     with refused(code, key=key):
         measure(**given)
+
+
+def test_all_devices_at_the_same_time_add_up(perftest: Path) -> None:
+    one = measure(measure="bandwidth", sizes=["64KiB"])
+    both = measure(measure="bandwidth", sizes=["64KiB"], device="all")
+    [alone, together] = [
+        next(m.value for m in result.measurements if m.metric.name == "bandwidth_average") for result in (one, both)
+    ]
+    assert together == pytest.approx(2 * alone)
+    assert both.facts["device"] == "mlx5_0, mlx5_1"
+    assert "bandwidth_peak" not in {m.metric.name for m in both.measurements}
+    slowest = measure(measure="latency", sizes=[8], device="all")
+    assert slowest.measurements[0].value == pytest.approx(1.79e-6)
+
+
+def test_queue_pairs_and_gpu_memory_are_asked_of_perftest(perftest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    genuine = rdma._run
+
+    def noted(command: list[str], peer: str | None) -> str:
+        commands.append(command)
+        return genuine(command, peer)
+
+    monkeypatch.setattr(rdma, "_run", noted)
+    result = measure(sizes=[8], queue_pairs=4, cuda=1)
+    bandwidth, latency = (next(c for c in commands if c[0].endswith(end)) for end in ("_bw", "_lat"))
+    assert bandwidth[bandwidth.index("--qp") + 1] == "4"
+    assert "--qp" not in latency
+    assert "--use_cuda=1" in bandwidth and "--use_cuda=1" in latency
+    assert result.facts["memory"] == "that of GPU 1"

@@ -92,3 +92,13 @@ def test_a_chain_of_which_a_cache_can_keep_much_is_warned(
     case = Case(index=0, benchmark="memory-latency", parameters={}, title="")
     warnings = [warning.kind for warning in MemoryLatency().measure(parameters, Context(case=case)).warnings]
     assert ("cached" in warnings) is warned
+
+
+def test_a_pair_of_nodes_is_measured_and_named() -> None:
+    parameters = MemoryLatencyParameters.read({"numa_node": 0, "memory_node": 0, "sizes": ["64KiB"], "steps": 2})
+    assert MemoryLatency.title(parameters) == "64 KiB NUMA node 0 memory of node 0"
+    case = Case(index=0, benchmark="memory-latency", parameters={}, title="", target="cpu")
+    result = MemoryLatency().measure(parameters, Context(case=case))
+    assert result.measurements[0].value > 0
+    with pytest.raises(Unsupported, match="numa_node = 99 does not exist"):
+        MemoryLatency().measure(MemoryLatencyParameters(memory_node=99), Context(case=case))

@@ -127,3 +127,35 @@ def test_torch_is_imported_only_where_it_is_needed(monkeypatch: pytest.MonkeyPat
     assert Stream.imports({"engine": "auto", "target": "cuda:0"}) == ("torch",)
     monkeypatch.setattr(stream.native, "is_possible", lambda: False)
     assert Stream.imports({"engine": "auto", "target": "cpu"}) == ("torch",)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("mix", list(stream.MIXES))
+def test_a_mix_reads_and_writes_as_often_as_it_says(mix: str, threads: int) -> None:
+    arrays, kernel = native_arrays(threads), stream.MIXES[mix]
+    for passes, repetitions in ((1, 2), (3, 1)):
+        arrays.run(kernel, passes, repetitions)
+        arrays.check(kernel)
+    reads, writes = {"reads": (1, 0), "writes": (0, 1)}.get(mix) or (int(mix[0]), 1)
+    assert arrays.work(kernel) == 8 * ELEMENTS * (reads + writes)
+    arrays.memory[2].bytes[8 * (ELEMENTS // 2)] ^= 1
+    with pytest.raises(SilentCorruption, match="after mix"):
+        arrays.check(kernel)
+
+
+def test_a_mix_is_the_figure_of_its_case_and_has_the_name_of_the_latency_checker() -> None:
+    result = measured(mix="3r1w", size="64KiB")
+    assert {one.metric.name for one in result.measurements} == {"mix_bandwidth", "mix_time"}
+    assert result.facts["mix"] == "3r1w"
+    with refused("conflicting-keys", key="mix"):
+        measured(mix="reads", engine="torch")
+
+
+def test_memory_may_lie_on_another_node_than_the_threads() -> None:
+    assert Stream.title(StreamParameters(numa_node=0, memory_node=1, mix="reads")) == (
+        "NUMA node 0 memory of node 1 reads"
+    )
+    result = measured(numa_node=0, memory_node=0, mix="reads", size="64KiB")
+    assert result.measurements
+    with pytest.raises(Unsupported, match="numa_node = 99 does not exist"):
+        measured(memory_node=99, size="64KiB")

@@ -79,6 +79,8 @@ def test_one_rank_is_a_layout_too() -> None:
         ({"sequence_parallel": True}, "key-does-not-apply", "sequence_parallel"),
         ({"tensor": 2, "sequence_parallel": True, "sequence": 33}, "not-divisible", "sequence"),
         ({"schedule": "gpipe"}, "key-does-not-apply", "schedule"),
+        ({"pipeline": 2, "schedule": "1f1b", "mode": "inference"}, "key-does-not-apply", "schedule"),
+        ({"checkpointing": True, "mode": "inference"}, "key-does-not-apply", "checkpointing"),
         ({"pipeline": 4, "layers": 3}, "layout-stages", "pipeline"),
         ({"pipeline": 4, "layers": 6, "schedule": "interleaved"}, "too-many-stages", "schedule"),
         ({"pipeline": 4, "micro_batch": 2, "global_batch": 4}, "too-few-micro-batches", "schedule"),
@@ -233,6 +235,7 @@ def test_a_batch_that_is_not_given_is_one_micro_batch_or_two_for_each_pipeline_r
     [
         ({"schedule": "gpipe"}, "", 1),
         ({"pipeline": 2}, "1f1b", 2),
+        ({"pipeline": 2, "mode": "inference"}, "gpipe", 2),
         ({"pipeline": 2, "schedule": "interleaved"}, "interleaved", 4),
         ({"pipeline": 3, "schedule": "dual-pipe-v"}, "dual-pipe-v", 6),
     ],

@@ -146,3 +146,15 @@ def test_looking_at_gradients_takes_no_step(precision: Any) -> None:
         assert seen.norms == again.norms
         assert trainer.norm is not None
         assert sum(norm**2 for norm in seen.norms.values()) ** 0.5 == pytest.approx(float(trainer.norm), rel=1e-4)
+
+
+@pytest.mark.parametrize("micro_batch", [4, 1])
+def test_inference_is_the_loss_of_the_first_step_again_and_again(micro_batch: int) -> None:
+    trainer = make(micro_batch=micro_batch, mode="inference")
+    before = weights(trainer)
+    losses = [trainer.step() for _ in range(2)]
+    expected, _ = plain_losses(trainer.parameters, 1)
+    assert [float(loss) for loss in losses if loss is not None] == pytest.approx(2 * expected)
+    assert torch.equal(weights(trainer), before)
+    assert trainer.norm is None
+    assert all(one.grad is None for stage in trainer.stages.values() for one in stage.parameters())

@@ -1,0 +1,164 @@
+"""HPL on the host's processors: one dense system of equations, solved by an existing `xhpl` and checked by it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+
+from paceline.benchmarks import _superbench
+from paceline.benchmarks._micro.metrics import COMPUTE_RATE, TIME
+from paceline.benchmarks._micro.parameters import join_words
+from paceline.benchmarks._micro.tools import garbled, run_tool
+from paceline.benchmarks.memory import host
+from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.environment import Environment
+from paceline.core.errors import MissingDependency, SilentCorruption, Unsupported
+from paceline.core.parameters import Parameters
+from paceline.core.record import Measurement, Record, Result
+from paceline.core.subject import Description
+
+WORD = 8  # bytes of a double
+# A row of HPL's table: the variant, N, NB, P, Q, seconds, GFLOP/s.
+_ROW = re.compile(r"^W[RC]\w+\s+(\d+)(?:\s+\d+){3}\s+[\d.]+\s+([\d.eE+-]+)\s*$", re.MULTILINE)
+_RESIDUAL = re.compile(r"=\s*([\d.eE+-]+|nan|inf)\s*\.*\s*(PASSED|FAILED)", re.IGNORECASE)
+# The usual choices: right-looking panels, one step of look-ahead, rows swapped by spreading and rolling.
+_INPUT = """HPLinpack benchmark input file
+written by Paceline
+HPL.out      output file name
+6            device out (6=stdout)
+{runs}            # of problems sizes (N)
+{sizes}
+1            # of NBs
+{block}
+0            PMAP process mapping (0=Row-major)
+1            # of process grids (P x Q)
+{rows}
+{columns}
+16.0         threshold
+1            # of panel fact
+2            PFACTs (2=Right)
+1            # of recursive stopping criterium
+4            NBMINs
+1            # of panels in recursion
+2            NDIVs
+1            # of recursive panel fact.
+1            RFACTs (1=Crout)
+1            # of broadcast
+1            BCASTs (1=1rM)
+1            # of lookahead depth
+1            DEPTHs
+2            SWAP (2=mix)
+64           swapping threshold
+0            L1 in transposed form
+0            U in transposed form
+1            Equilibration
+8            memory alignment in double
+"""
+
+
+class HplParameters(Parameters):
+    """The system of equations, and the processes that solve it."""
+
+    n: int | None = Field(default=None, ge=1)
+    """Order of the matrix; unset takes what fills memory_share of the free memory"""
+    memory_share: float = Field(default=0.8, gt=0, le=0.95)
+    """Part of the free memory that the matrix takes where n is unset: less is quicker and slower per second"""
+    nb: int = Field(default=192, ge=1)
+    """Columns of a block"""
+    p: int | None = Field(default=None, ge=1)
+    """Rows of the grid of processes; unset takes the squarest grid of one process for each core"""
+    q: int | None = Field(default=None, ge=1)
+    """Columns of the grid of processes"""
+    runs: int = Field(default=1, ge=1, le=50)
+    """How often the system is solved"""
+
+
+class Hpl(Benchmark[HplParameters]):
+    """Runs `xhpl`, under mpirun where there are several processes, and takes only a solution that passed its check."""
+
+    name = "hpl"
+    summary = "HPL (Linpack) on the CPU through an installed xhpl: FLOP/s, time, residual checked"
+    category = "compute"
+    metrics = (COMPUTE_RATE, TIME)
+
+    @classmethod
+    def title(cls, parameters: HplParameters) -> str:
+        grid = f"{parameters.p or '?'}x{parameters.q or '?'}" if parameters.p or parameters.q else ""
+        return join_words(f"N {parameters.n}" if parameters.n else "", grid)
+
+    @classmethod
+    def describe(cls, record: Record, parameters: HplParameters, environment: Environment) -> Description:
+        keys = {"throughput": (COMPUTE_RATE.name, _superbench.GIGA), "time": (TIME.name, 1.0)}
+        values = _superbench.means(record, keys) | {"tests_pass": 1.0}
+        return Description(aliases=_superbench.alias(record, "cpu-hpl", values))
+
+    def measure(self, parameters: HplParameters, context: Context) -> Result:
+        if context.target != "cpu":
+            raise Unsupported(f"hpl solves on the host's processors, not on {context.target}: use --target cpu")
+        rows, columns = grid(host.usable_cpus().default_threads, parameters.p, parameters.q)
+        size = parameters.n or order(parameters.memory_share * host.free_memory(), parameters.nb)
+        command = [_tool("xhpl", "build it from netlib.org/benchmark/hpl, or install your vendor's")]
+        if rows * columns > 1:
+            mpirun = _tool("mpirun", "apt install openmpi-bin")
+            as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+            command = [mpirun, "-np", str(rows * columns), *as_root, *command]
+        sizes = " ".join([str(size)] * parameters.runs)
+        text = _INPUT.format(runs=parameters.runs, sizes=sizes, block=parameters.nb, rows=rows, columns=columns)
+        context.report(Progress(phase=f"solving for {size} unknowns on {rows} x {columns} processes"))
+        with tempfile.TemporaryDirectory(prefix="paceline-hpl-") as folder:
+            Path(folder, "HPL.dat").write_text(text, encoding="utf-8")
+            environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+            output = run_tool(command, environment=environment, folder=folder).output
+        rates, residuals = parse(output, size, parameters.runs)
+        work = 2.0 / 3.0 * size**3 + 1.5 * size**2  # as HPL counts
+        time = Measurement.of_samples(TIME, [work / rate for rate in rates])  # of which it prints two places alone
+        facts = {
+            "n": size,
+            "nb": parameters.nb,
+            "grid": f"{rows} x {columns}",
+            "command": [Path(word).name if "/" in word else word for word in command],
+            "operations": f"2/3 n^3 + 3/2 n^2 = {work:g}",
+            "checked": f"by HPL itself, scaled residual {max(residuals):g}, at most 16",
+        }
+        return Result(measurements=[Measurement.of_rate(COMPUTE_RATE, work, time), time], facts=facts)
+
+
+def _tool(name: str, remedy: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise MissingDependency(f"{name}, which solves the equations of HPL,", f"put it on the PATH ({remedy})")
+    return path
+
+
+def grid(processes: int, rows: int | None, columns: int | None) -> tuple[int, int]:
+    """The grid that was asked for, or of so many processes the squarest one, not higher than wide."""
+    if rows and columns:
+        return rows, columns
+    if rows or columns:
+        other = max(1, processes // (rows or columns or 1))
+        return (rows, other) if rows else (other, columns or 1)
+    height = max(height for height in range(1, math.isqrt(processes) + 1) if processes % height == 0)
+    return height, processes // height
+
+
+def order(memory: float, block: int) -> int:
+    """The order of the matrix that fills so many bytes, in whole blocks."""
+    return max(block, math.isqrt(int(memory / WORD)) // block * block)
+
+
+def parse(output: str, size: int, runs: int) -> tuple[list[float], list[float]]:
+    """Operations per second and residual of every run; one that failed its check is silent corruption."""
+    rows, checks = _ROW.findall(output), _RESIDUAL.findall(output)
+    rates = [1e9 * float(rate) for order, rate in rows if int(order) == size]
+    if len(rates) != runs or len(checks) != runs or not all(rate > 0 for rate in rates):
+        raise garbled("xhpl", f"{len(rates)} results and {len(checks)} checks instead of {runs}", output)
+    failed = [residual for residual, verdict in checks if verdict.upper() != "PASSED"]
+    if failed:
+        raise SilentCorruption(f"HPL's solution is wrong: its scaled residual is {failed[0]}, and at most 16 passes")
+    return rates, [float(residual) for residual, _ in checks]
