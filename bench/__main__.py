@@ -15,7 +15,18 @@ from typing import Any
 
 import click
 
-from bench import bit_flips, first_figure, flood, leader_load, live_leader, load_accuracy, overlap, selector, soak
+from bench import (
+    bit_flips,
+    first_figure,
+    flood,
+    leader_load,
+    live_leader,
+    load_accuracy,
+    overlap,
+    selector,
+    soak,
+    tune,
+)
 from bench.analysis import analysis_ratios
 from bench.fp8_training import fp8_ratios
 from bench.generate import generate_ratios
@@ -147,6 +158,7 @@ LONG = {
     "selector": selector.main,
     "soak": soak.print_soak,
     "flood": flood.print_flood,
+    "tune": tune.main,
 }
 
 if __name__ == "__main__":

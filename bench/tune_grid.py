@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
+import multiprocessing
+import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,19 +25,17 @@ from paceline.core.errors import CaseError
 from paceline.load.trace import Trace
 
 AXES: dict[str, list[Any]] = {
-    "max_batch": [1, 2, 4, 8, 16, 32],
+    "max_batch": [1, 2, 4, 8, 16],
     "max_delay": [0.0, 0.002, 0.01],
-    "instances": [1, 2],
+    "instances": [1, 2, 3],
 }
-ASKED = {
-    "model": "generated/transformer:layers=2,width=128,heads=4,sequence=16",
-    "slo": {"p99": 0.06},
-    "load": {"arrival": "closed", "users": 16, "duration": 4.0},
-    "warm_up": 0.5,
-    "check_answers": False,
-}
+MODEL = "generated/transformer:layers=2,width=128,heads=4,sequence=16"
+USERS, LIMIT = 16, 0.05  # SLO: p99 within so many seconds
+ENGINE = "onnxruntime" if importlib.util.find_spec("onnxruntime") else "torch"
+WARM_UP = 0.5
 SECONDS = 4  # of load in each start
-STARTS = 3  # of each setting, so that what differs between starts is seen
+STARTS = 2  # of each setting, so that what differs between starts is seen
+CORES = 4  # for a server and its load; a machine with more of them measures several at once, each on its own cores
 
 
 @dataclass
@@ -51,12 +53,22 @@ def settings() -> list[dict[str, Any]]:
     return [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
 
 
+def core_groups() -> list[set[int]]:
+    """The cores of this machine in groups, each for a server and its load."""
+    cores = sorted(os.sched_getaffinity(0))
+    size = min(CORES, len(cores))
+    return [set(cores[at : at + size]) for at in range(0, len(cores) - size + 1, size)]
+
+
 def measured_grid(path: Path) -> list[Start]:
-    """What the file has of the grid, and what is missing, which is measured now and written at once."""
-    starts = [Start(**one) for one in json.loads(path.read_text())] if path.exists() else []
-    for setting in itertools.islice(_order(), len(starts), None):
-        starts.append(_measure(setting))
-        path.write_text(json.dumps([asdict(one) for one in starts]))
+    """What the file has; where there is none, the whole grid, measured now and written to it."""
+    if path.exists():
+        return [Start(**one) for one in json.loads(path.read_text())]
+    groups, order = core_groups(), list(_order())
+    shares = [order[number :: len(groups)] for number in range(len(groups))]
+    with ProcessPoolExecutor(len(groups), mp_context=multiprocessing.get_context("spawn")) as pool:
+        starts = [start for made in pool.map(_measured, shares, groups) for start in made]
+    path.write_text(json.dumps([asdict(one) for one in starts]))
     return starts
 
 
@@ -67,18 +79,22 @@ def _order() -> Iterator[int]:
         yield from order.sample(range(len(settings())), len(settings()))
 
 
+def _measured(share: Sequence[int], cores: set[int]) -> list[Start]:
+    os.sched_setaffinity(0, cores)
+    _measure(share[0])  # which pays for the imports
+    return [_measure(setting) for setting in share]
+
+
 def _measure(setting: int) -> Start:
-    server = {"kind": "embedded", "engine": "onnxruntime", **settings()[setting]}
-    parameters = ServeParameters.read(ASKED | {"server": server})
+    load = {"arrival": "closed", "users": USERS, "duration": float(SECONDS)}
+    server = {"kind": "embedded", "engine": ENGINE, **settings()[setting]}
+    asked = {"model": MODEL, "slo": {"p99": LIMIT}, "load": load, "warm_up": WARM_UP, "check_answers": False}
+    parameters = ServeParameters.read(asked | {"server": server})
+    assert parameters.load is not None
     case = Case(index=0, benchmark="serve", parameters={}, title="bench")
-    begun = time.monotonic()
-    trace = None
-    why = ""
+    begun, trace, why = time.monotonic(), None, ""
     try:
-        with opened(
-            parameters, Context(case=Case(index=0, benchmark="serve", parameters={}, title="bench"))
-        ) as session:
-            assert parameters.load is not None
+        with opened(parameters, Context(case=case)) as session:
             trace = session.send(parameters.load, "measuring")
     except CaseError as error:
         why = str(error)

@@ -21,8 +21,8 @@ from paceline.core.grouping import group_by
 LENGTHS = (1 / 9, 1 / 3, 1.0)  # of a whole trial, by rung
 PROOF = len(LENGTHS)  # the rung of the rounds that decide, with whole trials
 KEPT = 3  # one in so many goes on to the next rung, at most
-FEWEST = 8  # settings: so few are all tried
-SAMPLED = 4  # of more settings, one in so many is tried before the neighbours of the best
+FEWEST = 6  # settings: so few are all tried
+SAMPLED = 6  # of more settings, one in so many is tried before the neighbours of the best
 REACH = 2.0  # standard errors within which a setting may be better than it looks
 NOISE = 0.05  # by which trials of one setting are taken to differ until they show it
 TRUST = 4.0  # trials that this guess counts for
