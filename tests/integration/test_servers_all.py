@@ -52,10 +52,6 @@ def test_requests_are_put_together_and_taken_apart(software: Software, name: str
         assert server.describe()["max_batch"] == 4
 
 
-@pytest.mark.skipif(
-    "PACELINE_LLAMA_CPP_PYTHON" not in os.environ,
-    reason="compiling llama-cpp-python takes too long: name an interpreter that has it in PACELINE_LLAMA_CPP_PYTHON",
-)
 def test_llama_cpp_serves_a_generated_model(software: Software) -> None:  # noqa: F811
     server = software.make("llama-cpp", Need(model="generated/llama:vocabulary=128", allow_import=True))
     server.prepare()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.api.cases import find_suite
+from paceline.api.cases import find_suite, suite_of_file
 from paceline.cli import _names
 from paceline.cli._case_command import SUITE, CaseCommand
 from paceline.cli._flags import case_flags, read_flags, read_settings
@@ -30,7 +30,7 @@ class TuneCommand(CaseCommand):
     """Tunes a server unless something else is named."""
 
     def suite(self, what: str | None, args: Sequence[str]) -> Suite | None:
-        return find_suite(what or DEFAULT)
+        return suite_of_file(what) if what is not None and what.endswith(".py") else find_suite(what or DEFAULT)
 
 
 @click.command(cls=TuneCommand, params=[flag for flag in case_flags() if flag.name != "parameter__repeat"])

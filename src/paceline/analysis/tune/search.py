@@ -111,9 +111,8 @@ def _untried_neighbours(space: Space, results: Sequence[TrialResult]) -> list[in
 def leader(results: Sequence[TrialResult]) -> int | None:
     """The best of those that came furthest; None if all failed."""
     failed = _failed(results)
-    before = [one for one in results if one.trial.rung < PROOF]
-    last = max((one.trial.rung for one in before if one.trial.setting not in failed), default=0)
-    ordered = standings(before, last)
+    good = [one for one in results if one.trial.rung < PROOF and one.trial.setting not in failed]
+    ordered = standings(good, max((one.trial.rung for one in good), default=0))
     return ordered[0].setting if ordered else None
 
 
