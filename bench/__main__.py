@@ -23,6 +23,7 @@ from bench import (
     live_leader,
     load_accuracy,
     overlap,
+    reference_client,
     selector,
     soak,
     tune,
@@ -158,6 +159,7 @@ LONG = {
     "selector": selector.main,
     "soak": soak.print_soak,
     "flood": flood.print_flood,
+    "reference-client": reference_client.main,
     "tune": tune.main,
 }
 
