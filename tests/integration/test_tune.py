@@ -71,6 +71,7 @@ def test_a_setting_that_fails_is_shown_and_not_tried_again(tuned: tuple[Sandbox,
     assert len({one["setting"] for one in failed}) == len(failed)
 
 
+@pytest.mark.long
 def test_every_trial_is_a_stored_case(tuned: tuple[Sandbox, dict[str, Any]]) -> None:
     sandbox, answer = tuned
     records = events(sandbox.run("report", "--jsonl", "-o", "-").stdout)
@@ -80,6 +81,7 @@ def test_every_trial_is_a_stored_case(tuned: tuple[Sandbox, dict[str, Any]]) -> 
     assert "size=8 depth=2" in sandbox.run("report").stdout
 
 
+@pytest.mark.long
 def test_a_finished_tuning_is_shown_again_without_new_trials(tuned: tuple[Sandbox, dict[str, Any]]) -> None:
     sandbox, answer = tuned
     again = sandbox.run(*WORDS, "--resume", "last")
@@ -92,6 +94,7 @@ def test_a_finished_tuning_is_shown_again_without_new_trials(tuned: tuple[Sandbo
     assert "give the same settings" in other.stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_tuning_goes_on_where_it_was(sandbox: Sandbox) -> None:
     sandbox.write("made.py", MADE)
     process = sandbox.start(*WORDS, env={"SLOWLY": "1"})
@@ -118,7 +121,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(sandbox: Sandbox) -> None:
         (("made.py", "--size", "1"), "one setting only"),
         (("made.py", "--size", "1,2", "--objective", "goodput"), "--slo p99=50ms"),
         (("made.py", "--size", "1,2", "--objective", "cost"), "price"),
-        (("overhead", "--steps", "1,2", "--budget", "soon"), "soon"),
+        (("made.py", "--size", "1,2", "--budget", "soon"), "soon"),
         (("--slo", "p98=50ms", "--server.max-batch", "1,2"), "p98"),
     ],
 )
