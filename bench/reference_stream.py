@@ -1,7 +1,7 @@
 """An independent client: sends bodies from standard input at their times, and prints what came back of each, and when.
 
-It shares no code with Paceline, so that what both see of one server can be compared. Each request has a connection of its
-own: aiohttp fails where a server closes one that is about to be used again.
+It shares no code with Paceline, so that what both see of one server can be compared. Each request has a connection of
+its own: aiohttp fails where a server closes one that is about to be used again.
 """
 
 from __future__ import annotations
