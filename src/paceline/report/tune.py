@@ -11,8 +11,7 @@ from paceline.analysis.tune.answer import TuneTrial, Tuning
 from paceline.analysis.tune.search import LENGTHS, PROOF, REFERENCE
 from paceline.core.quantity import show_duration
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.numbers import between, ratio, show_figure
-from paceline.report.text import humanize, one_line
+from paceline.report.text import between, humanize, one_line, ratio, show_figure
 
 RUNG_NAMES = (*(f"{part:.0%} of the time" if part < 1 else "Whole trial" for part in LENGTHS), "Rounds that decide")
 
