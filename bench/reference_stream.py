@@ -20,10 +20,10 @@ async def main(url: str, times: list[float], bodies: list[str]) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
 
         async def request(due: float, body: str) -> dict[str, Any]:
-            chunks, usage, status = [], {}, 0
+            chunks: list[float] = []
+            usage: dict[str, Any] = {}
             headers = {"Content-Type": "application/json"}
             async with session.post(url, data=body.encode(), headers=headers) as response:
-                status = response.status
                 async for line in response.content:
                     now = time.monotonic()
                     if line.startswith(b"data: {"):
@@ -32,7 +32,7 @@ async def main(url: str, times: list[float], bodies: list[str]) -> None:
                         choices = event.get("choices") or [{}]
                         if (choices[0].get("delta") or {}).get("content") or choices[0].get("text"):
                             chunks.append(now - due)
-            return {"due": due, "status": status, "chunks": chunks, "usage": usage}
+            return {"due": due, "status": response.status, "chunks": chunks, "usage": usage}
 
         tasks, begin = [], time.monotonic() + 0.1
         for after, body in zip(times, bodies, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from paceline.analysis.tune.answer import Objective, TuneTrial, Tuning, space_of
 from paceline.analysis.tune.search import LENGTHS, PROOF, Trial, search
@@ -47,7 +47,8 @@ class Tuner:
         """Make trials until the search has ended; an interrupt is passed on when the store knows of it."""
         space, labels = space_of(self.settings)
         searching = search(space, self.rounds, self.seed)
-        warm, status = _KeptServer(), cast(RunStatus, "interrupted")
+        warm = _KeptServer()
+        status: RunStatus = "interrupted"
         try:
             batch = next(searching)
             while True:
