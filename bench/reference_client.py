@@ -118,7 +118,9 @@ def main() -> None:
         both = send_both(session.endpoint, words, COUNT, RATE)
     good = sum(one["status"] == 200 for one in both.reference)
     click.echo(f"{kind}: {int(both.own.ok.sum())} of {len(both.own)} requests of Paceline were answered, ", nl=False)
-    click.echo(f"{good} of {len(both.reference)} of aiohttp; {both.tokens['output']} tokens")
+    click.echo(f"{good} of {len(both.reference)} of aiohttp")
+    if not (both.own.ok.any() and good):
+        raise LookupError(f"nothing can be compared: {dict(both.own.causes)}")
     click.echo(f"{'':10} {'Paceline':>12} {'aiohttp':>12} {'ratio':>8}  95 %")
     for name, (own, reference) in both.figures.items():
         for label, share in (("p50", 0.5), ("p99", 0.99)):
