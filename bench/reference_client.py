@@ -30,7 +30,7 @@ from paceline.load.trace import Trace
 from paceline.servers import SERVERS
 
 COUNT, RATE = 2400, 40.0  # requests of both together, and how many a second
-PROMPT, SHARED, OUTPUT = 60, 30, 12  # tokens; of each prompt so many are the same
+PROMPT, SHARED, OUTPUT = 40, 20, 12  # tokens; of each prompt so many are the same
 DRAWS = 1000
 Floats = NDArray[np.float64]
 
