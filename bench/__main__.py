@@ -23,9 +23,11 @@ from bench import (
     live_leader,
     load_accuracy,
     overlap,
+    reference_client,
     selector,
     soak,
     ten_thousand,
+    tune,
 )
 from bench.analysis import analysis_ratios
 from bench.fp8_training import fp8_ratios
@@ -159,6 +161,8 @@ LONG = {
     "soak": soak.print_soak,
     "ten-thousand": ten_thousand.print_ten_thousand,
     "flood": flood.print_flood,
+    "reference-client": reference_client.main,
+    "tune": tune.main,
 }
 
 if __name__ == "__main__":

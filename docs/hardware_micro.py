@@ -13,9 +13,8 @@ from paceline.core.benchmark import BENCHMARKS
 from paceline.core.metric import Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.run import Run, RunRecords
-from paceline.report.text import half_width, show_at, show_coordinate, show_value
 from paceline.report.run.sweeps import leading_metric
-from paceline.report.text import heading, humanize
+from paceline.report.text import half_width, heading, humanize, show_at, show_coordinate, show_value
 
 LEGEND = (
     "Micro benchmarks: each figure with the half-width of its 95 % interval. Percent of peak is of what the datasheet "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.reference_client import OUTPUT, send_both
 
 from paceline.benchmarks.serving import trace_metrics
 from paceline.benchmarks.serving.prompts import PromptMaker
@@ -116,3 +117,20 @@ def test_connections_that_the_server_closes_now_and_then_cost_no_request(llama: 
     time.sleep(8)
     trace, _ = llama.sent(LoadParameters(arrival="closed", users=1, requests=3, think_time="6s"), output_tokens=1)
     assert trace.ok.all()
+
+
+def test_beside_a_reference_client_all_tokens_are_accounted_for(llama: LlamaCpp) -> None:
+    """One schedule divided at random: what the two clients count together is what the server has counted."""
+    before = llama.counted()
+    both = send_both(llama.endpoint, SHAPE.words[len(SPECIAL) :], 60, 20.0)
+    counted = {name: value - before.get(name, 0.0) for name, value in llama.counted().items()}
+    assert both.own.ok.all()
+    assert all(one["status"] == 200 for one in both.reference)
+    assert 0 < len(both.own) < 60
+    tokens = both.tokens
+    assert tokens["output"] == counted["tokens_predicted_total"] == 60 * OUTPUT
+    assert both.own.output_tokens is not None and both.own.output_tokens.tolist() == [OUTPUT] * len(both.own)
+    total = counted["prompt_tokens_total"] + counted["prompt_tokens_cached_total"]
+    assert tokens["prompt"] == total
+    assert tokens["cached"] > 0
+    assert tokens["cached"] == pytest.approx(counted["prompt_tokens_cached_total"], rel=0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,21 +51,11 @@ def test_requests_are_put_together_and_taken_apart(software: Software, name: str
         assert server.describe()["max_batch"] == 4
 
 
-@pytest.mark.skipif(
-    "PACELINE_LLAMA_CPP_PYTHON" not in os.environ,
-    reason="compiling llama-cpp-python takes too long: name an interpreter that has it in PACELINE_LLAMA_CPP_PYTHON",
-)
 def test_llama_cpp_serves_a_generated_model(software: Software) -> None:  # noqa: F811
-    server = software.make("llama-cpp", Need(model="generated/llama:vocabulary=128", allow_import=True))
-    server.prepare()
-    try:
-        server.start()
+    with software.started("llama-cpp", Need(model="generated/llama:vocabulary=128", allow_import=True)) as server:
         endpoint = server.endpoint("openai-completions")
         body = json.dumps({"model": endpoint.model, "prompt": "baba beba", "max_tokens": 6, "temperature": 0})
         with tools.post(endpoint, body.encode(), {"Content-Type": "application/json"}) as answer:
             told = json.loads(answer.read())
         assert told["usage"]["completion_tokens"] == 6
         assert len(told["choices"][0]["text"].split()) == 6
-    finally:
-        server.stop()
-    assert not server.is_alive()

@@ -76,7 +76,7 @@ class PlainLines(Listener):
         self._total = self._done = 0
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
-        self._total = len(todo)
+        self._total, self._done = len(todo), 0
         _write(
             f"run {run.id}: suite {one_line(run.name)}, {len(todo)} of {len(run.cases)} cases to measure", sys.stdout
         )
@@ -100,7 +100,7 @@ class NotebookLine(Listener):
         self._handle = display("", raw=False, display_id=True)
 
     def started(self, run: Run, todo: Sequence[Case]) -> None:
-        self._total = len(todo)
+        self._total, self._done = len(todo), 0
         self._say(f"{one_line(run.name)}: {len(todo)} cases to measure")
 
     def case_progress(self, case: Case, progress: Mapping[str, Any], samples: Sequence[float]) -> None:

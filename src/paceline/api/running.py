@@ -149,6 +149,23 @@ def reopen(store: Store, name: str, world: Others, *, retry_failed: bool) -> Tod
     return Todo(stored.run, todo, attempts)
 
 
+def records_of(store: Store, name: str, resumed: str | None, tags: Sequence[str]) -> RunRecords:
+    """A new run whose cases are not known yet, or an earlier one of the same name to go on with."""
+    if resumed is None:
+        return RunRecords(run=new_run(name, [], None, tags), records=[])
+    run_id = store.find_run(resumed)
+    if store.is_alive(run_id):
+        message = f"run {run_id} is still being measured by another process; wait for it or end it"
+        raise InputError("run-in-progress", message, key="--resume", value=run_id)
+    records = store.load(run_id)
+    if records.run.name != name:
+        message = f"run {run_id} is '{records.run.name}', not '{name}': name the same as before"
+        raise InputError("other-sides", message, key="--resume", value=resumed)
+    store.recover(run_id)
+    store.reopen(run_id)
+    return store.load(run_id)
+
+
 def new_run(
     name: str, cases: list[Case], world: Others, tags: Sequence[str], command: Sequence[str] | None = None
 ) -> Run:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from paceline.analysis.compare.rounds import MARKS, Decision, compare_paired, decision
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.api.progress import label, sentence
-from paceline.api.running import new_run
+from paceline.api.running import records_of as records_of
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.interrupt import interrupts_held
@@ -149,22 +149,6 @@ def _paceline(side: Side, words: Sequence[str]) -> Ended:
 def _not_measured(side: Side, ended: Ended) -> InputError:
     reason = (ended.last_line or ended.problem).removeprefix("paceline: ")
     return InputError("cannot-be-measured", f"{side.mark} ({side.label}): {reason}", value=side.label)
-
-
-def records_of(store: Store, name: str, resumed: str | None, tags: Sequence[str]) -> RunRecords:
-    """A new run without rounds, or an earlier one to go on with."""
-    if resumed is None:
-        return RunRecords(run=new_run(name, [], None, tags), records=[])
-    run_id = store.find_run(resumed)
-    if store.is_alive(run_id):
-        message = f"run {run_id} is still being measured by another process; wait for it or end it"
-        raise InputError("run-in-progress", message, key="--resume", value=run_id)
-    records = store.load(run_id)
-    if records.run.name != name:
-        message = f"run {run_id} is '{records.run.name}', not '{name}': name the same sides as before"
-        raise InputError("other-sides", message, key="--resume", value=resumed)
-    store.reopen(run_id)
-    return records
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Terminal(Listener):
             f"[bold]{self._escape(one_line(run.name))}[/]  run {run.id}, {len(todo)} cases", highlight=False
         )
         self._left.started(todo)
-        self._bar.update(self._overall, total=len(todo))
+        self._bar.update(self._overall, total=len(todo), completed=0)
         self._bar.start()
 
     def case_started(self, case: Case) -> None:

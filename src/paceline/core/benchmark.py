@@ -191,6 +191,15 @@ class Benchmark(ABC, Generic[P]):
         return float(budget) + START_SECONDS if isinstance(budget, int | float) and budget > 0 else None
 
     @classmethod
+    def shortened(cls, parameters: P, part: float) -> P:
+        """The same measured for this part of its time; InputError where nothing says how long it takes."""
+        budget = getattr(parameters, "budget", None)
+        if not isinstance(budget, int | float):
+            message = f"'{cls.name}' has no budget of time that shorter trials could take a part of"
+            raise InputError("no-budget", message, value=cls.name)
+        return parameters.model_copy(update={"budget": part * budget})
+
+    @classmethod
     def sends(cls, parameters: P) -> str:
         """What a case sends to a server, in words, before it does; empty for one that sends nothing."""
         return ""

@@ -1,4 +1,4 @@
-"""llama.cpp by its Python package: quantised language models from one file, on CPUs and GPUs."""
+"""llama.cpp from a wheel that has its server: quantised language models from one file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
+from paceline.servers import _apps
 from paceline.servers._environment import Requirements
 from paceline.servers._language_model import DTYPES, PREFIX, LanguageModelServer, LlamaShape, write_gguf
 from paceline.servers._program import HOST, PythonSettings
@@ -23,22 +24,19 @@ class LlamaCppSettings(PythonSettings):
     """Threads on the CPU; its own choice unless set"""
     context: int = Field(default=2048, ge=1)
     """Tokens of prompt and answer together, at most"""
+    parallel: int = Field(default=4, ge=1, le=256)
+    """Requests that are computed together, at most"""
 
 
 class LlamaCpp(LanguageModelServer):
-    """llama-cpp-python's server with one GGUF file; requests are run one after the other."""
+    """llama.cpp's own server with one GGUF file, with continuous batching."""
 
     name = "llama-cpp"
-    summary = "llama.cpp by llama-cpp-python; OpenAI-compatible, streams"
+    summary = "llama.cpp's own server; OpenAI-compatible, streams, continuous batching"
     Settings = LlamaCppSettings
     model_noun = "file"
     ready_path = "/v1/models"
-    requirements = Requirements(
-        server="llama-cpp",
-        packages=("llama-cpp-python[server]==0.3.36",),  # compiled when it is installed: a C++ compiler is needed
-        shown=("llama-cpp-python",),
-        programs=(("c++", "install a C++ compiler, as pip compiles it"),),
-    )
+    requirements = Requirements(server="llama-cpp", packages=("xllamacpp==2026.10.11549",), shown=("xllamacpp",))
 
     settings: LlamaCppSettings
 
@@ -55,17 +53,13 @@ class LlamaCpp(LanguageModelServer):
         return path
 
     def _command(self) -> Sequence[str]:
-        start = [str(self.python), "-m", "llama_cpp.server", "--model", str(self.model_path)]
-        where = ["--model_alias", self.served_name, "--host", HOST, "--port", str(self.port)]
-        options = ["--n_ctx", str(self.settings.context), "--seed", str(self.need.seed)]
-        options += ["--interrupt_requests", "false"]  # a new request would end the one that runs
-        if self.need.device != "cpu":
-            options += ["--n_gpu_layers", "-1"]
-        if self.settings.threads is not None:
-            options += ["--n_threads", str(self.settings.threads)]
-        return [*start, *where, *options]
+        settings, on_gpu = self.settings, self.need.device != "cpu"
+        numbers = (self.port, settings.context, settings.parallel, self.need.seed, settings.threads or 0, -1 * on_gpu)
+        app = Path(_apps.__path__[0], "llama_cpp_app.py")
+        return [str(self.python), str(app), str(self.model_path), self.served_name, HOST, *map(str, numbers)]
 
     def _facts(self) -> dict[str, Any]:
         facts = super()._facts() | {"engine": "llama.cpp", "context": self.settings.context}
+        facts |= {"parallel": self.settings.parallel}
         del facts["precision"]  # the file decides
         return facts

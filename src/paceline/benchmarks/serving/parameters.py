@@ -54,6 +54,15 @@ class Slo(Parameters):
     errors: Fraction = Field(default=0.01, ge=0, lt=1)
     """Part of the requests that may fail or be shed"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, given: object) -> object:
+        """`p99=50ms,errors=1%` as on a command line."""
+        if not isinstance(given, str):
+            return given
+        pairs = [part.partition("=") for part in given.split(",")]
+        return {name.strip().replace(".", "_"): value.strip() for name, _, value in pairs}
+
     @model_validator(mode="after")
     def _says_something(self) -> Slo:
         bounds = self.bounds
@@ -265,7 +274,7 @@ class ServeParameters(Parameters):
     load: LoadParameters | None = None
     """How requests arrive, like {arrival: poisson, rate: 50, duration: 30s}; unset with an slo searches the rate"""
     slo: Slo | None = None
-    """The SLO, like {p99: 100ms}; alone it searches the largest rate that meets it"""
+    """The SLO, like {p99: 100ms} or p99=100ms; alone it searches the largest rate that meets it"""
     search_budget: Duration = Field(default=120.0, gt=0)
     """Time that the search for the largest rate may take, with calibration, warm-up and its last load"""
     search_tolerance: Fraction = Field(default=0.02, gt=0, lt=0.5)
@@ -371,9 +380,10 @@ class ServeParameters(Parameters):
         words += [_word(key, value) for key, value in requests.items()]
         if self.load is not None:
             given = self.load.model_dump(exclude_none=True, exclude={"arrival", "duration", "requests"}, mode="json")
+            words += [self.load.arrival]
             if self.load.arrival == "sweep" and "users" in given:
-                given["most"] = given.pop("users")
-            words += [self.load.arrival, *(f"{v:g}/s" if k == "rate" else _word(k, v) for k, v in given.items())]
+                words += [f"up to {given.pop('users')} users"]
+            words += [f"{v:g}/s" if k == "rate" else _word(k, v) for k, v in given.items()]
         else:
             words.append("search")
         words += [f"from={','.join(self.clients.hosts)}"] if self.clients.hosts else []

@@ -58,6 +58,7 @@ FIRST_PART = 0.5  # of what the few users of the warm-up got: where the search b
 LONGEST_CONFIRMATION = 30.0  # seconds
 CONFIRMATION_PART = 0.15  # of the time for the search that its last load may take
 LEAST_CONFIRMATION = 5.0
+LEAST_SEARCH = 20.0  # seconds: of a shorter one little comes
 BEYOND = 4.0  # times a disturbed ceiling, which is a lower bound, that a search may go: each load says if it went
 SHOWN_CAUSES = 3  # of answers that were not good
 _PRICE = re.compile(r"^[\d.e+-]+ USD per hour \((.*)\)$")
@@ -113,6 +114,18 @@ class Serve(Benchmark[ServeParameters]):
         if isinstance(settings, AnyHttpSettings) and parameters.chosen_wire == "http" and is_local:
             HttpTemplate.of(parameters, settings)
         _check_clients(parameters, server, server.listens_at(settings), is_local)
+
+    @classmethod
+    def shortened(cls, parameters: ServeParameters, part: float) -> ServeParameters:
+        """A shorter load; where the rate is searched, a shorter search."""
+        load = parameters.load
+        if load is None:
+            budget = min(parameters.search_budget, max(LEAST_SEARCH, part * parameters.search_budget))
+            return parameters.model_copy(update={"search_budget": budget})
+        length = {"duration": part * load.seconds}
+        if load.requests is not None:
+            length = {"requests": max(1, round(part * load.requests))}
+        return parameters.model_copy(update={"load": load.model_copy(update=length)})
 
     @classmethod
     def sends(cls, parameters: ServeParameters) -> str:
