@@ -29,7 +29,7 @@ from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import Trace
 from paceline.servers import SERVERS
 
-COUNT, RATE = 2400, 40.0  # requests of both together, and how many a second
+COUNT, RATE = 900, 12.0  # requests of both together, and how many a second
 PROMPT, SHARED, OUTPUT = 40, 20, 12  # tokens; of each prompt so many are the same
 DRAWS = 1000
 Floats = NDArray[np.float64]
