@@ -23,7 +23,7 @@ from support.postgres import PostgresServer
 
 DATA = Path(__file__).parents[2] / "data" / "stores"
 NEW_FIELDS = {"primary", "subject", "work", "counts_work", "ceilings", "aliases", "load", "economy", "trace", "timing"}
-NEW_FIELDS |= {"pace"}
+NEW_FIELDS |= {"pace", "fingerprint"}
 
 
 def kept(name: str) -> str:
