@@ -109,8 +109,8 @@ class Inputs:
             image, weight = images[:2]
             lists = [one for one in self._given if isinstance(one, list) and len(one) == 2]
             places = _CONVOLUTIONS[name]
-            if len(lists) <= max(places):
-                return None
+            if len(lists) <= max(places) or "True" in self._given[2:7] or any(one != [1, 1] for one in lists[2:3]):
+                return None  # a transposed one, or one with holes
             padding, stride = (lists[place] for place in places)
             across = (
                 (size + 2 * pad - kernel) // step + 1

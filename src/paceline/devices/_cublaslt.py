@@ -128,8 +128,9 @@ def tuned_product(
     times = [[seconds_of(several(call)) for call in calls] for _ in range(ROUNDS)]
     shortest = [min(each) for each in zip(*times, strict=True)]
     best = min(range(len(calls)), key=shortest.__getitem__)
-    how = f"cublasLtMatmul, proposal {best + 1} of {len(calls)}"
-    return calls[best], f"{how}, {shortest[0] / shortest[best]:.3f} times as fast as the first when tried"
+    how = f"cublasLtMatmul, number {best + 1} of the {len(calls)} proposals that ran"
+    gain = f"{shortest[0] / shortest[best]:.2f} times as fast as the first by the shortest of {ROUNDS} tries"
+    return calls[best], f"{how}, {gain}"
 
 
 class _Library:

@@ -9,6 +9,7 @@ and not the host's.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -36,6 +37,7 @@ GRAPH_CALLS = 200  # a graph holds at most about this many
 IN_FLIGHT = 2
 LOOK_SECONDS, BURST_LOOK_SECONDS = 0.3, 0.02  # of load, at the end of which power and clock are read
 MOST_QUEUED = 5_000
+LATE = 0.8  # of the load, before they are read
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,11 @@ class MicroSession:
         if point.burst:
             seconds = BURST_LOOK_SECONDS
             self.device.rest(point.burst.rest)
-        for _ in range(min(MOST_QUEUED, math.ceil(seconds / point.time.summary.mean))):
+        each = point.time.summary.mean
+        count = min(MOST_QUEUED, math.ceil(seconds / each))
+        for _ in range(count):
             call()
+        time.sleep(LATE * count * each)  # they are queued at once
         now = kind.conditions(self.context.target)
         self.device.synchronize()
         levels = kind.levels(now[0]) if len(now) == 1 else {}

@@ -215,6 +215,10 @@ class Copy:
 
     def __init__(self, size: int, source: Device | None, target: Device | None, seed: int, by: By = "engine") -> None:
         self.ends = [end for end in (source, target) if end is not None]
+        if by == "sm" and source and target and not source.kind.can_access_peer(*self._indices):
+            raise Unsupported(
+                f"no kernel of GPU {self._indices[0]} reaches the memory of GPU {self._indices[1]}: use --by engine"
+            )
         self._names = [f"GPU {end.torch().index}" if end else "the host" for end in (source, target)]
         self._count = size // ELEMENT_BYTES
         self.size = self._count * ELEMENT_BYTES  # bytes that are copied
@@ -225,6 +229,10 @@ class Copy:
             self._copy = copy_by(by, issuing).copy  # a kernel belongs to the GPU that is current
             self._to.copy_(self._from).zero_()  # torch opens the way between two GPUs at the first copy
         self._wait()
+
+    @property
+    def _indices(self) -> list[int]:
+        return [end.torch().index for end in self.ends]
 
     def call(self) -> None:
         """Copy; the host does not wait."""

@@ -84,16 +84,15 @@ class Burn(TorchBenchmark[BurnParameters]):
 
     def measure(self, parameters: BurnParameters, context: Context) -> Result:
         device = open_device(context.target)
-        chosen = parameters.formats or ["bf16" if device.kind.is_accelerator else "fp32"]
+        usual: NumberFormat = "bf16" if device.kind.is_accelerator else "fp32"
+        chosen = list(dict.fromkeys(parameters.formats or [usual]))
         for one in chosen:
             formats.check_device(one, device)
         lasts = min(max(parameters.duration / ROUNDS, SHORTEST_ROUND), LONGEST_ROUND) / len(chosen)
-        products = [CheckedProduct(one, parameters, device, lasts) for one in dict.fromkeys(chosen)]
+        products = [CheckedProduct(one, parameters, device, lasts) for one in chosen]
         before = conditions.observe(context.target)
         errors = _burn(products, parameters.duration, context)
         after = conditions.observe(context.target)
-        for product in products:
-            product.check()
         pace = lasting_pace(device.kind, 0.0, sum(sum(one.seconds) for one in products), before, after)
         result = Result(
             measurements=_measurements(products),
@@ -113,9 +112,11 @@ class Burn(TorchBenchmark[BurnParameters]):
             warnings=[warning for one in products for warning in emulated(one.precision, device)]
             + conditions.warnings(before, after),
         )
+        context.keep(result)
         if errors:
-            context.keep(result)
             raise SilentCorruption(_complaint(errors, products, context.target, device))
+        for product in products:
+            product.check()
         return result
 
 
@@ -131,6 +132,7 @@ def _burn(products: Sequence[CheckedProduct], duration: float, context: Context)
                 errors.append({"format": product.precision, "after": after, "wrong": wrong, "again": product.locate()})
         rate = _rate(products, len(products[0].seconds) - 1)
         phase = f"{elapsed / duration:.0%} of {show_duration(duration)}"
+        phase += f", {sum(one.wrong for one in products):,} wrong elements" if errors else ""
         context.report(Progress(phase=phase, metric=COMPUTE_RATE.name, unit=products[0].unit, samples=(rate,)))
     return errors
 
@@ -144,10 +146,9 @@ def _measurements(products: Sequence[CheckedProduct]) -> list[Measurement]:
     """Of all formats together, and of each where there are several."""
     rounds = range(len(products[0].seconds))
     rate = COMPUTE_RATE.model_copy(update={"unit": products[0].unit})
-    measured = [
-        Measurement.of_samples(rate, [_rate(products, number) for number in rounds]),
-        Measurement.of_value(WRONG, sum(one.wrong for one in products)),
-    ]
+    measured = [Measurement.of_value(WRONG, sum(one.wrong for one in products))]
+    if len({one.unit for one in products}) == 1:  # operations of floats and of whole numbers are not added up
+        measured.insert(0, Measurement.of_samples(rate, [_rate(products, number) for number in rounds]))
     for one in products if len(products) > 1 else ():
         unit = COMPUTE_RATE.model_copy(update={"unit": one.unit})
         at: dict[str, int | float | str] = {"format": one.precision}

@@ -22,7 +22,7 @@ from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.parameters import EachPart
-from paceline.core.quantity import Duration
+from paceline.core.quantity import Duration, show_size
 from paceline.core.record import Measurement, Record, Result
 from paceline.core.subject import COPY_WITHIN_DEVICE, Alias, Description, ShownCeiling, key_word
 from paceline.devices import Device, open_device
@@ -42,6 +42,7 @@ FREE_PART = 8  # of the free memory, a buffer takes at most one in so many bytes
 MOST_PASSES = 1 << 20
 BLOCKS, THREADS = 1024, 256  # of a copy by the units that compute
 WORD = 16  # bytes, as in the CUDA source
+MOST_WORDS = 2**30  # which that counts in 32 bits
 
 # What a copy in each direction shows of a device.
 _CEILINGS = {
@@ -268,6 +269,8 @@ def copy_by(by: By, device: Device) -> Copier:
 
     def copy(to: Tensor, source: Tensor) -> None:
         words, rest = divmod(source.nbytes, WORD)
+        if words > MOST_WORDS:
+            raise Unsupported(f"copies by SM are of {show_size(MOST_WORDS * WORD)} at most: use --by engine, or --size")
         grid = (max(1, min(BLOCKS, -(-words // THREADS))), 1, 1)
         kernel(grid=grid, block=(THREADS, 1, 1), args=[to, source, words, rest])
 

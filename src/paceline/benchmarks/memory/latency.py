@@ -84,6 +84,8 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         by_size = _superbench.means_at(record, {"mem_latency_{size}_lat": figure}, "size")
         values = _superbench.means(record, {"mem_latency_lat": figure}) | by_size
         aliases = _superbench.alias(record, "cpu-memory-bw-latency", values)
+        if parameters.memory_node is not None:
+            shown = ()  # another node's memory may be further away than its own
         return Description(ceilings=shown, aliases=aliases)
 
     def measure(self, parameters: MemoryLatencyParameters, context: Context) -> Result:

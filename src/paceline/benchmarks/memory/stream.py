@@ -288,7 +288,10 @@ def place_arrays(parameters: StreamParameters, device: Device) -> ArrayPlacement
     try:
         if parameters.engine != "torch":
             library = load_native()
-            facts |= {"engine": "native", "memory": "each thread is pinned, and first to touch its part of the arrays"}
+            placed = "each thread is pinned, and first to touch its part of the arrays"
+            if parameters.memory_node is not None:
+                placed = f"each thread is pinned; threads of node {parameters.memory_node} touched the arrays first"
+            facts |= {"engine": "native", "memory": placed}
             near = cpus if parameters.memory_node is None else host.usable_cpus(parameters.memory_node).choose(None)
             return ArrayPlacement(lambda elements: NativeArrays(library, elements, cpus, near), size, cache, facts)
         why = "it was requested"

@@ -299,13 +299,16 @@ class Parallel(Benchmark[ParallelParameters]):
             "checkpointing": layout.checkpointing,
             "sequence_parallel": parameters.sequence_parallel,
             "data_parallel": parameters.shard if layout.data > 1 else "none",
-            "optimizer": f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms "
-            f"and biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}",
             "flops_formula": FLOPS_FORMULA[layout.model]
             + ("; a third of it" if parameters.mode == "inference" else ""),
             "threads": torch.get_num_threads(),
             "input": "synthetic, on the device before the timed region; no input pipeline is measured",
         }
+        if parameters.mode != "inference":
+            facts["optimizer"] = (
+                f"AdamW, fused, betas {BETAS}, eps {EPSILON:g}, weight decay {WEIGHT_DECAY:g} (0 for norms "
+                f"and biases), constant rate {LEARNING_RATE[layout.model]:g}, gradient clipped to norm {CLIP:g}"
+            )
         if isinstance(trainer, ParallelTrainer) and trainer.masters is not None:
             facts["weights"] = f"fp32; linear layers hold copies in {layout.precision}, which the optimizer writes"
         if isinstance(trainer, ParallelTrainer) and layout.precision == "fp8":

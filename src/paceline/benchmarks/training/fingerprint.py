@@ -138,7 +138,8 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
         )
         if found:
             context.keep(result)
-            message = f"{context.target} ({device.name}) trained twice from seed {parameters.seed} and differs: {found}"
+            where = f"{context.target} ({device.name})"
+            message = f"{where} trained {parameters.times} times from seed {parameters.seed} and differs: {found}"
             if reasons:
                 raise CaseError(f"{message}, but that proves nothing: {'; '.join(reasons)}")
             raise SilentCorruption(f"{message}. Take it out of use, and run 'known-answers' and 'burn' on it")

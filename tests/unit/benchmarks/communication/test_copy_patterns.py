@@ -45,6 +45,9 @@ class FakeKind(DeviceKind):
     def open(self, index: int) -> Device:
         return FakeGpu(self, index)
 
+    def can_access_peer(self, source: int, target: int) -> bool:
+        return True
+
 
 class FakeGpu(Device):
     """One of several GPUs whose memory is the host's; a kernel copies as its source says."""
@@ -190,3 +193,10 @@ def test_a_copy_within_the_host_stays_on_the_node_that_was_named() -> None:
     assert CopyBenchmark.title(parameters) == "NUMA node 0 4 KiB"
     with pytest.raises(Unsupported, match="numa_node = 99 does not exist here"):
         CopyBenchmark().measure(CopyParameters(numa_node=99), Context(case=case))
+
+
+def test_a_kernel_copies_only_where_one_gpu_reaches_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = FakeKind()
+    monkeypatch.setattr(FakeKind, "can_access_peer", lambda self, source, target: False)
+    with pytest.raises(Unsupported, match="no kernel of GPU 2 reaches the memory of GPU 0: use --by engine"):
+        Copy(1024, kind.open(2), kind.open(0), 1, "sm")
