@@ -45,13 +45,15 @@ class JobFleet:
         if not latest:
             message = f"the leader has no jobs of '{fleet}'; 'paceline jobs' shows their tags"
             raise InputError("unknown-fleet", message, key="--resume", value=fleet)
-        first = next(iter(latest.values()))
-        for view in self._followers(first["needs"] | {"follower": ""}):
-            job = latest.pop(view["id"], None)
+        newest = next(iter(latest.values()))
+        of_any = newest["needs"] | {"follower": "", "whole_node": False, "gpus": 0}  # these are one follower's own
+        for view in self._followers(of_any):
+            job = latest.get(view["id"])
             if job is not None and not _came_to_nothing(job):
                 self._add(view, job)
             elif self._is_here(view):
-                self._add(view, resend(self._client, first, view))
+                whole = self._client.get(f"/jobs/{(job or newest)['id']}")
+                self._add(view, resend(self._client, whole, view))
 
     def _followers(self, needs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The leader's followers that have what is needed."""
@@ -79,16 +81,13 @@ class JobFleet:
         self.jobs[view["id"]] = job["id"]
 
     def _latest_jobs(self, fleet: str) -> dict[str, dict[str, Any]]:
-        """The last job of each follower that has this tag."""
+        """The last job of each follower that has this tag, as it is listed."""
         latest: dict[str, dict[str, Any]] = {}
         page: dict[str, Any] = {"next": ""}
         while page["next"] is not None:
             page = self._client.get("/jobs", **({"cursor": page["next"]} if page["next"] else {}))
-            for summary in (job for job in page["jobs"] if fleet in job["tags"]):
-                job = self._client.get(f"/jobs/{summary['id']}")
+            for job in (job for job in page["jobs"] if fleet in job["tags"]):
                 latest.setdefault(job["needs"]["follower"], job)
-            if latest and not any(fleet in job["tags"] for job in page["jobs"]):
-                break  # older ones belong to others
         return latest
 
     def wait(self) -> Sequence[NodeRun]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,8 +125,8 @@ def resend(client: Client, job: Mapping[str, Any], follower: Mapping[str, Any] |
     """Submit the same as that of another job, to the whole of one follower where that is given."""
     needs = dict(job["needs"])
     if follower is not None:
-        needs |= {"follower": follower["id"], "whole_node": True}
-        needs |= {"gpus": len(follower["gpus"])} if follower["gpus"] else {}
+        alike = Counter(zip(follower["gpus"], follower["gpu_memory_gib"], strict=True))  # a node comes with all others
+        needs |= {"follower": follower["id"], "whole_node": True, "gpus": max(alike.values(), default=0)}
     same = {name: job[name] for name in ("suite", "overrides", "only", "priority", "tags")}
     body = {"id": secrets.token_hex(8), **same, "needs": needs}
     sent: dict[str, Any] = client.post("/jobs", body)

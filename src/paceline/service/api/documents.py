@@ -50,6 +50,7 @@ class JobSummary(BaseModel):
     tags: tuple[str, ...]
     attempt: int
     followers: tuple[str, ...]
+    needs: MachineNeeds
     run_id: str | None
     stop_asked: bool
     failure: JobFailure | None
@@ -72,7 +73,6 @@ class JobView(JobSummary):
     suite: dict[str, Any]
     overrides: dict[str, Any]
     only: tuple[str, ...]
-    needs: MachineNeeds
     devices: tuple[tuple[int, ...], ...]
     run_ids: tuple[str, ...]
     history: list[HistoryEntry]
