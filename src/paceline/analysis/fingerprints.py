@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from paceline.core.grouping import group_by
 from paceline.core.record import Record
@@ -30,17 +31,22 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Vote:
-    """The fingerprints of the same work on like devices."""
+    """The fingerprints of the same work on like devices: one for each device, more where it disagrees with itself."""
 
     ballots: tuple[Ballot, ...]
+    voters: str  # who they are, in a sentence
 
     @property
     def majority(self) -> Ballot | None:
-        """One of those that more than half of the devices agree with; None where there is none."""
-        digest, count = Counter(one.print.digest for one in self.ballots).most_common(1)[0]
-        if 2 * count <= len(self.ballots):
-            return None
-        return next(one for one in self.ballots if one.print.digest == digest)
+        """One of those that more than half of the devices agree with; None where there is none.
+
+        A device that disagrees with itself has its vote divided.
+        """
+        parts = Counter(one.device for one in self.ballots)
+        votes: dict[str, Fraction] = {}
+        for one in self.ballots:
+            votes[one.print.digest] = votes.get(one.print.digest, Fraction()) + Fraction(1, parts[one.device])
+        return next((one for one in self.ballots if 2 * votes[one.print.digest] > len(parts)), None)
 
     @property
     def outvoted(self) -> dict[Ballot, str]:
@@ -48,11 +54,13 @@ class Vote:
         right = self.majority
         if right is None:
             return {}
-        agreeing = sum(one.print.digest == right.print.digest for one in self.ballots)
-        of = f"that {agreeing} of {len(self.ballots)} like devices have ({right.print.basis})"
+        agreeing = {one.device for one in self.ballots if one.print.digest == right.print.digest}
+        count = len({one.device for one in self.ballots})
+        of = f"that {len(agreeing)} of {count} {self.voters} have ({right.print.basis})"
         return {
             one: f"the fingerprint of {one.target} is {one.print.digest}, not {right.print.digest} {of}"
             + _since(one.print, right.print)
+            + (f"; at other times it is {right.print.digest}" if one.device in agreeing else "")
             for one in self.ballots
             if one.print.digest != right.print.digest
         }
@@ -69,19 +77,20 @@ class Vote:
 
 def ballots_of(node: str, records: Sequence[Record], labels: Sequence[str]) -> list[Ballot]:
     """Those of a node's records, each with its label."""
-    found: dict[tuple[str, str, str], Ballot] = {}  # a repetition that says the same has no vote of its own
-    for record, label in zip(records, labels, strict=True):
-        if record.fingerprint is not None:
-            benchmark, parameters, *_ = record.case.work_key
-            ballot = Ballot(node, record.case.target, label, json.dumps([benchmark, parameters]), record.fingerprint)
-            found[ballot.target, ballot.work, record.fingerprint.digest] = ballot
-    return list(found.values())
+    return [
+        Ballot(node, record.case.target, label, json.dumps(record.case.work_key[:2]), record.fingerprint)
+        for record, label in zip(records, labels, strict=True)
+        if record.fingerprint is not None
+    ]
 
 
-def count_votes(ballots: Sequence[Ballot]) -> list[Vote]:
+def count_votes(ballots: Sequence[Ballot], *, by_run: bool = False) -> list[Vote]:
     """One vote for each kind of work on each kind of device, where there are several to compare."""
-    groups = group_by(ballots, lambda one: (one.work, one.print.basis))
-    return [Vote(tuple(members)) for members in groups.values() if len(members) > 1]
+    # A repetition, or another run, that says the same has no vote of its own.
+    distinct = {(one.device, one.work, one.print.basis, one.print.digest): one for one in ballots}
+    groups = group_by(distinct.values(), lambda one: (one.work, one.print.basis))
+    voters = "runs on like devices" if by_run else "like devices"
+    return [Vote(tuple(members), voters) for members in groups.values() if len(members) > 1]
 
 
 def _since(wrong: Fingerprint, right: Fingerprint) -> str:

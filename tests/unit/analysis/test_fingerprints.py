@@ -76,6 +76,29 @@ def test_a_repetition_has_no_vote_of_its_own() -> None:
     assert [verdict.node for verdict in diagnosis.defective] == ["b"]
 
 
+def test_a_node_with_many_runs_has_no_more_votes_than_others() -> None:
+    diagnosis = judged(*[node("b", "2e")] * 3, node("a", "1f"), node("c", "1f"))
+    (verdict,) = diagnosis.defective
+    (finding,) = verdict.accusations
+    assert verdict.node == "b" and "not 1f that 2 of 3 like devices have" in finding.text
+
+
+def test_a_device_that_disagrees_with_itself_has_its_vote_divided_and_is_named() -> None:
+    diagnosis = judged(node("a", "1f"), node("b", "2e"), node("b", "1f"))
+    (verdict,) = diagnosis.defective
+    assert verdict.node == "b"
+    assert verdict.accusations[0].text.endswith("; at other times it is 1f")
+    alone = NodeRun("a", state="finished", cases=2, result=node("a", "1f", "2e", target="cuda:0"))
+    wrong, (undecided,) = outvoted_nodes([alone])
+    assert wrong == {} and "1f: a, cuda:0; 2e: a, cuda:0" in undecided
+
+
+def test_runs_of_one_device_are_not_called_devices() -> None:
+    diagnosis = judged(node("a", "1f"), node("a", "2e"), node("a", "1f"))
+    (verdict,) = diagnosis.defective
+    assert "not 1f that 2 of 3 runs on like devices have" in verdict.accusations[0].text
+
+
 def test_a_run_over_hosts_names_the_host_and_does_not_succeed(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [
         NodeRun(name, state="finished", cases=1, result=node(name, digest))

@@ -143,7 +143,7 @@ class _Judge:
         self.picked_columns: set[int] = set()
         self.fixed = False  # whether a limit could not be learned
         self.sensitivities: list[Sensitivity] = []
-        self.votes = count_votes(table.ballots)
+        self.votes = count_votes(table.ballots, by_run=table.by_run)
         # A metric that most nodes have is expected of all; SuperBench expects what any node has.
         self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
         # By node and metric what to compare with; by metric the middle and the relative spread.
