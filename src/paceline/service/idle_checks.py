@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from paceline.service.admission import document_of
 from paceline.service.engines.base import FollowerState
 from paceline.service.jobs import Job, MachineNeeds
-from paceline.service.scheduler.state import ClusterState
+from paceline.service.scheduler.state import ClusterState, Follower
 
 SUITE = "silent-errors"
 TAG = "idle-check"
@@ -24,24 +25,29 @@ class IdleChecks:
         self._checked: dict[str, datetime] = {}
 
     def due(self, cluster: ClusterState, here: Mapping[str, FollowerState], now: datetime) -> list[Job]:
-        """The checks to start now: for nobody while a job waits, so that one that comes waits for one check at most."""
+        """The checks to start now: for no follower that a job waits for, so that one waits for one check at most."""
         if self._every is None:
             return []
-        inside = [(name, state) for name, state in here.items() if name in cluster.followers]
-        late = [one for one in inside if now - self._checked.setdefault(one[0], now) >= self._every]
-        if not late or any(True for _ in cluster.waiting):
-            return []
-        idle = [(name, state) for name, state in late if not cluster.followers[name].running and not state.draining]
-        self._checked |= {name: now for name, _ in idle}
-        return [_check(state, now) for _, state in idle]
+        inside = [state for name, state in here.items() if name in cluster.followers]
+        late = [state for state in inside if now - self._checked.setdefault(state.id, now) >= self._every]
+        idle = [state for state in late if not state.draining and _is_idle(cluster, cluster.followers[state.id])]
+        self._checked |= {state.id: now for state in idle}
+        return [_check(state, now) for state in idle]
+
+
+def _is_idle(cluster: ClusterState, follower: Follower) -> bool:
+    """Whether it runs nothing, and nothing waits for it; what a quota holds, or has too few machines here, does not."""
+    waiting = cluster.queues[follower.shape]
+    return not follower.running and not any(needs.allows(follower) and cluster.can_run(needs) for needs in waiting)
 
 
 def _check(follower: FollowerState, now: datetime) -> Job:
+    alike = Counter(zip(follower.gpus, follower.gpu_memory_gib, strict=True))  # the whole node comes with all others
     return Job(
         id=f"idle-{secrets.token_hex(6)}",
         name=SUITE,
         suite=document_of(SUITE),
-        needs=MachineNeeds(follower=follower.id, gpus=len(follower.gpus)),
+        needs=MachineNeeds(follower=follower.id, whole_node=True, gpus=max(alike.values(), default=0)),
         priority=LOWEST_PRIORITY,
         tags=(TAG,),
         submitted_by=TAG,
