@@ -77,7 +77,13 @@ def command(
     Flags named after parameters override them, as in `paceline run`.
     """
     overrides = read_flags(flags) | read_settings(settings)
-    if (what is None) == (resume is None):
+    if resume is not None and (what is not None or overrides or filters or tags or machines or priority or each):
+        message = (
+            "--resume goes on with a round as it was: leave out the suite, its parameters, "
+            "--only, --priority, --machines, --tag and --each"
+        )
+        raise InputError("resume-with-other-options", message, key="--resume", value=resume)
+    if what is None and resume is None:
         message = "give what to submit: a suite, a benchmark, or --resume with an earlier round over the followers"
         raise InputError("nothing-to-submit", message, key="--resume")
     if each or what is None:

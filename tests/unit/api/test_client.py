@@ -110,6 +110,18 @@ def test_parameters_are_flags_as_in_run(words: list[str], overrides: dict[str, A
     assert (json.loads(body)["suite"], json.loads(body)["overrides"]) == (words[0], overrides)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["gemm"], ["--repeat", "2"], ["--set", "size=64"], ["--only", "gemm"], ["--priority", "3"],
+     ["--machines", "gpus=8"], ["--tag", "x"], ["--each"]],
+)  # fmt: skip
+def test_a_round_that_is_gone_on_with_stays_as_it_was(words: list[str]) -> None:
+    given = ["--resume", "fleet-1", *words, "--leader", "http://127.0.0.1:9"]
+    done = CliRunner().invoke(submit_verb.command, given)
+    assert isinstance(done.exception, InputError)
+    assert (done.exception.code, done.exception.exit_code) == ("resume-with-other-options", 2)
+
+
 def test_flags_of_what_is_not_known_here_are_refused() -> None:
     done = CliRunner().invoke(submit_verb.command, ["gem", "--size", "256", "--leader", "http://127.0.0.1:9"])
     assert isinstance(done.exception, InputError)
