@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.core.registry import providers
 from paceline.runner.channel import Channel
 
 _FORK_SECONDS = 1.0  # that a fork may take on a busy machine
@@ -147,13 +149,22 @@ class _Forker:
 
 
 def _imported_from() -> object:
-    """What the imports of a process depend on; installing a package changes the folder that it is in."""
+    """What the imports of a process depend on.
+
+    Installing a package changes the folder that it is in; ours and those with plug-ins may be edited where they are.
+    """
+    paths = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    for provider in providers():
+        with contextlib.suppress(ImportError, ValueError):  # the job will say what is wrong with it
+            if (spec := importlib.util.find_spec(provider)) is not None:
+                folders = spec.submodule_search_locations or ()
+                paths += [Path(spec.origin)] if spec.origin else []
+                paths += [path for folder in folders for path in Path(folder).rglob("*.py")]
     times = []
-    for entry in sys.path:
-        if Path(entry).name in ("site-packages", "dist-packages"):
-            with contextlib.suppress(OSError):
-                times.append((entry, Path(entry).stat().st_mtime_ns))
-    return dict(os.environ), times
+    for path in paths:
+        with contextlib.suppress(OSError):
+            times.append((path, path.stat().st_mtime_ns))
+    return dict(os.environ), sorted(times)
 
 
 def main() -> None:
