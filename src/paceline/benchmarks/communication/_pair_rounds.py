@@ -40,11 +40,16 @@ def pair_wise(ranks: int) -> list[Round]:
     return [partners(number, ranks) for number in range(ranks - 1 + ranks % 2)]
 
 
-def k_batch(ranks: int, batch: int) -> list[Round]:
-    """Every pair of each group of so many ranks that follow each other, all groups at once; what is left over rests."""
+def check_batch(ranks: int, batch: int) -> None:
+    """Refuse groups of more ranks than there are."""
     if batch > ranks:
         message = f"batch = {batch} is larger than the number of ranks, {ranks}; give a smaller one"
         raise InputError("invalid-value", message, key="batch", value=batch)
+
+
+def k_batch(ranks: int, batch: int) -> list[Round]:
+    """Every pair of each group of so many ranks that follow each other, all groups at once; what is left over rests."""
+    check_batch(ranks, batch)
     first = np.arange(ranks) // batch * batch
     rounds = []
     for met in pair_wise(batch):

@@ -19,9 +19,10 @@ from pydantic import Field, model_validator
 from paceline.benchmarks._micro.metrics import rate_metric, time_metric
 from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.benchmarks.communication._pair_rounds import distances, k_batch, pair_wise, topology_aware
+from paceline.benchmarks.communication._pair_rounds import check_batch, distances, k_batch, pair_wise, topology_aware
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
+from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError, SilentCorruption, Unsupported
 from paceline.core.metric import Merge
@@ -68,6 +69,8 @@ class PairsParameters(MicroParameters):
     def _has_a_topology(self) -> PairsParameters:
         if (self.pattern == "topo-aware") != (self.topology is not None):
             raise ValueError("pattern topo-aware and a topology, the output of ibnetdiscover, go together")
+        if self.min_distance > self.max_distance:
+            raise ValueError(f"min_distance = {self.min_distance} is more than max_distance = {self.max_distance}")
         return self
 
 
@@ -86,6 +89,11 @@ class Pairs(TorchBenchmark[PairsParameters]):
         pattern = "" if parameters.pattern == "pair-wise" else parameters.pattern
         group = f" of {parameters.batch}" if pattern == "k-batch" else ""
         return f"{size} {pattern}{group}".strip()
+
+    @classmethod
+    def check(cls, parameters: PairsParameters, case: Case) -> None:
+        if parameters.pattern == "k-batch" and case.ranks > 1:  # of one rank, `measure` says what to do
+            check_batch(case.ranks, parameters.batch)
 
     @classmethod
     def describe(cls, record: Record, parameters: PairsParameters, environment: Environment) -> Description:

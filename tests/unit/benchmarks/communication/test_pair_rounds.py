@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from paceline.benchmarks.communication._pair_rounds import distances, k_batch, pair_wise, partners, topology_aware
+from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
+from paceline.core.suite import Here, Suite, expand
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 13, 64])
@@ -34,6 +38,24 @@ def test_groups_meet_within_themselves_and_what_is_left_over_rests() -> None:
     assert met_in(k_batch(6, 6)) == met_in(pair_wise(6))
     with pytest.raises(InputError, match="batch = 8 is larger than the number of ranks, 7"):
         k_batch(7, 8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"pattern": "k-batch", "batch": 8, "ranks": 4}, "batch = 8 is larger than the number of ranks, 4"),
+        ({"min_distance": 6, "max_distance": 4}, "min_distance = 6 is more than max_distance = 4"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_runs(keys: dict[str, Any], says: str) -> None:
+    suite = Suite(name="x", cases=[{"benchmark": "pairs", **keys}])
+    with pytest.raises(InputError, match=says):
+        expand(suite, BENCHMARKS.get, Here())
+
+
+def test_how_many_ranks_there_will_be_may_not_be_known_yet() -> None:
+    suite = Suite(name="x", cases=[{"benchmark": "pairs", "pattern": "k-batch", "batch": 8}])
+    assert len(expand(suite, BENCHMARKS.get, Here())) == 1
 
 
 def fat_tree(hosts: int, at_each: int, spines: int = 2) -> str:
