@@ -36,12 +36,16 @@ class Puppet:
 
     name: str = "puppet"
     present: list[str] = field(default_factory=lambda: ["one"])
+    on: str = ""  # the host of them all; empty: each is on one of its own name
     begun: list[Assignment] = field(default_factory=list)
     stopped: list[tuple[str, int]] = field(default_factory=list)
     told: dict[tuple[str, int], list[Item]] = field(default_factory=dict)
 
     def followers(self) -> Sequence[FollowerState]:
-        return [FollowerState(id=name, host=name, cpus=4.0, memory_gib=16.0, seen_at=SEEN) for name in self.present]
+        return [
+            FollowerState(id=name, host=self.on or name, cpus=4.0, memory_gib=16.0, seen_at=SEEN)
+            for name in self.present
+        ]
 
     def begin(self, follower: str, assignment: Assignment) -> None:
         if assignment not in self.begun:

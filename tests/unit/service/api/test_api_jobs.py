@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,7 @@ import pytest
 from paceline.core.errors import StoreError
 from paceline.service.engines.base import AttemptProgress, AttemptReport
 from paceline.service.jobs import FailureKind, JobFailure
-from paceline.store.queue import FollowerRow
-from support.leading import GEMM, SEEN, Served
+from support.leading import GEMM, Served, served_in
 
 
 def test_a_job_is_taken_and_shown(served: Served) -> None:
@@ -266,18 +266,22 @@ def test_a_job_says_which_machine_it_waits_for(served: Served) -> None:
     assert [job["waits_for"] for job in served.ask("GET", "jobs").json["jobs"]] == [shown["waits_for"]]
 
 
-def test_machines_that_are_here_come_first_and_as_they_are_now(served: Served) -> None:
+def test_machines_that_are_here_come_first_and_as_they_are_now(served: Served, tmp_path: Path) -> None:
+    def shown(answering: Served) -> list[tuple[Any, ...]]:
+        views = answering.ask("GET", "followers").json["followers"]
+        return [(one["id"], one["host"], one["present"], one["jobs"]) for one in views]
+
+    served.engine.present, served.engine.on = ["a-gone", "one"], "earlier"
     served.leader.step()
-    now = served.engine.followers()[0]
-    with served.store.queue.writing("note machines") as writing:
-        for name in ("a-gone", "one"):
-            earlier = now.model_copy(update={"id": name, "host": "earlier", "cpus": 2.0})
-            writing.see_follower(FollowerRow(name, SEEN, earlier.model_dump(mode="json")))
-    shown = served.ask("GET", "followers").json["followers"]
-    assert [(one["id"], one["host"], one["present"], one["jobs"]) for one in shown] == [
-        ("one", "one", True, []),
-        ("a-gone", "earlier", False, []),
-    ]
+    assert shown(served) == [("a-gone", "earlier", True, []), ("one", "earlier", True, [])]
+    served.engine.present, served.engine.on = ["one"], "now"
+    served.leader.step()
+    after = [("one", "now", True, []), ("a-gone", "earlier", False, [])]
+    assert shown(served) == after
+    served.leader.close()
+    with served_in(tmp_path, engine=served.engine) as next_one:
+        next_one.leader.step()
+        assert shown(next_one) == after, "as it was when it was let in"
 
 
 def test_a_job_that_does_not_say_which_devices_it_has_is_not_shown_on_its_machine(served: Served) -> None:
