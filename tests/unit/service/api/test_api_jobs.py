@@ -276,7 +276,7 @@ def test_machines_that_are_here_come_first_and_as_they_are_now(served: Served, t
     assert shown(served) == [("a-gone", "earlier", True, []), ("one", "earlier", True, [])]
     served.engine.present, served.engine.on = ["one"], "now"
     served.leader.step()
-    after = [("one", "now", True, []), ("a-gone", "earlier", False, [])]
+    after: list[tuple[Any, ...]] = [("one", "now", True, []), ("a-gone", "earlier", False, [])]
     assert shown(served) == after
     served.leader.close()
     with served_in(tmp_path, engine=served.engine) as next_one:
