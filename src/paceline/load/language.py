@@ -114,7 +114,7 @@ class LanguageAnswer:
             text = block.get("text") or block.get("thinking")
             self.has_text |= bool(text) or block.get("type") in ("tool_use", "function_call")
             self.text += str(text or "")
-            self.said += str(block.get("text") or "")
+            self.said += "" if block.get("type") == "reasoning_text" else str(block.get("text") or "")
         return self.has_text
 
     def _count(self, document: dict[str, Any]) -> None:
