@@ -42,6 +42,7 @@ class Endpoint:
     model: str  # as the server calls it
     tls: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets: never in results
+    hidden: tuple[str, ...] = field(default=(), repr=False)  # secrets, which a server may repeat in its errors
     method: str = "POST"
     expected: Expected | None = None  # what a good answer is, where the status 200 alone does not say it
 

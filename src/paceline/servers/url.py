@@ -181,6 +181,7 @@ class Url(Server):
             model=self.settings.model,
             tls=self._tls,
             headers=self._headers,
+            hidden=self._hidden,
             method=self.settings.effective_method if wire == "http" else "POST",
             expected=self.settings.expected(self._hidden) if wire == "http" else None,
         )
