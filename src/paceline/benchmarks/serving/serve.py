@@ -43,7 +43,7 @@ from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
 from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.request import LANGUAGE_PATHS, TEXT_WIRES
-from paceline.load.trace import CANCELLED, Trace
+from paceline.load.trace import CANCELLED, OK, Trace
 from paceline.machine.profile import price_of
 from paceline.models.base import Traits
 from paceline.models.sources import check_model
@@ -500,7 +500,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.cause(trace)[0]
         missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(settled)
-        answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
+        answered = np.isin(trace.status, (OK, CANCELLED)).sum() / trace_metrics.seconds_of(trace)
         return RateTrial(rate, len(settled), missed, answered, verdict.holds, verdict.reason, limited)
 
     limit = slo.bounds[-1].limit if slo.bounds else slo.first_token or slo.between_tokens or 1.0
