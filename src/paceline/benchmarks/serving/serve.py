@@ -294,6 +294,12 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
         if schedule.prompt_tokens is not None and requests.dataset is None and is_language and conflicts:
             message = f"requests.{conflicts[0]} does not go with a trace that says how long prompts are: leave it out"
             raise InputError("conflicting-keys", message, key=f"requests.{conflicts[0]}")
+        if schedule.kind is not None and requests.turns is not None:
+            message = "requests.turns does not go with a trace that has a column 'kind': leave out one of them"
+            raise InputError("conflicting-keys", message, key="requests.turns")
+        if schedule.prompt_tokens is not None and parameters.chosen_wire == "rerank":
+            message = "a trace that says how long prompts are has no documents to rank: use another trace or wire"
+            raise InputError("conflicting-keys", message, key="wire", value="rerank")
         if not is_language or schedule.kind is not None:
             require_known(schedule, requests.different)
 
@@ -309,6 +315,10 @@ def _check_language(parameters: ServeParameters) -> None:
     requests, load = parameters.requests, parameters.load
     if parameters.chosen_wire in LANGUAGE_PATHS:
         check_prompts(requests, parameters.chosen_wire)
+        if requests.turns is not None and (load is None or load.over == "rate"):
+            message = "with requests.turns a rate is of conversations: none of requests can be searched or swept; "
+            message += "give a load like {arrival: poisson, rate: 2}, or a sweep over users"
+            raise InputError("conflicting-keys", message, key="requests.turns")
         if requests.turns is not None and load is not None and load.network is not None:
             message = "load.network is for requests that follow no other; leave it out, or requests.turns"
             raise InputError("conflicting-keys", message, key="load.network")
