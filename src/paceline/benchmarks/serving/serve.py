@@ -119,11 +119,15 @@ class Serve(Benchmark[ServeParameters]):
     def shortened(cls, parameters: ServeParameters, part: float) -> ServeParameters:
         """A shorter load; where the rate is searched, a shorter search."""
         load = parameters.load
+        if part >= 1.0:
+            return parameters
         if load is None:
             budget = min(parameters.search_budget, max(LEAST_SEARCH, part * parameters.search_budget))
             return parameters.model_copy(update={"search_budget": budget})
         length = {"duration": part * load.seconds}
-        if load.requests is not None:
+        if load.arrival == "trace":
+            length = {"duration": part * float(load.recorded().intended[-1])}
+        elif load.requests is not None:
             length = {"requests": max(1, round(part * load.requests))}
         return parameters.model_copy(update={"load": load.model_copy(update=length)})
 
