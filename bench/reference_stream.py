@@ -18,7 +18,7 @@ KEPT = 2.0  # seconds
 
 
 async def main(url: str, times: list[float], bodies: list[str]) -> None:
-    """A task for each request; a line is printed when the first one is about to go."""
+    """A task for each request; all answers are printed together, as JSON, when the last one has come."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT)
     async with aiohttp.ClientSession(connector=connector) as session:
 

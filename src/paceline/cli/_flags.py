@@ -23,8 +23,8 @@ PREFIX = "parameter__"
 DOT = "__part__"  # click takes only identifiers
 WHOLE = "__whole"  # ends the key of a flag in whose value a comma means nothing
 # Between values; the one in generated/fc:layers=2,width=64 is within a value, as the next word is a setting, too, and
-# so is the one in uniform(1, 8).
-_COMMA = re.compile(r",(?!\s*\w+=)(?![^()]*\))")
+# so are those in p99=50ms,p99.9=80ms and uniform(1, 8).
+_COMMA = re.compile(r",(?!\s*[\w.]+=)(?![^()]*\))")
 
 
 def flags_of(

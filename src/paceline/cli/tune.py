@@ -13,7 +13,7 @@ from paceline.api.cases import find_suite, suite_of_file
 from paceline.cli import _names
 from paceline.cli._case_command import SUITE, CaseCommand
 from paceline.cli._flags import case_flags, read_flags, read_settings
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, located
 
 if TYPE_CHECKING:
     from paceline.analysis.tune.answer import Objective, Tuning
@@ -93,6 +93,9 @@ def command(
     _check(cases, chosen)
     for tag in tags:
         check_tag(tag)
+    limits = cases[0].parameters.get("limits")
+    if not as_json and isinstance(limits, dict) and any(limits.values()):
+        click.echo("The limits hold for each trial, not for the tuning as a whole.")
     if dry_run:
         for case in cases:
             click.echo(case.model_dump_json() if as_json else f"{case.index + 1:4}  {case.benchmark:12} {case.title}")
@@ -116,10 +119,14 @@ def command(
 
 
 def _check(cases: Sequence[Case], objective: Objective) -> None:
-    """Refuse what cannot be tuned before anything is measured."""
+    """Refuse what cannot be tuned before anything is measured or stored."""
+    from paceline.analysis.tune.search import LENGTHS
+    from paceline.core.benchmark import BENCHMARKS
+
     first = cases[0]
-    if len({case.benchmark for case in cases}) > 1:
-        message = f"a tuning compares settings of one benchmark, not of {', '.join({c.benchmark for c in cases})}"
+    names = {case.benchmark for case in cases}
+    if len(names) > 1:
+        message = f"a tuning compares settings of one benchmark, not of {', '.join(sorted(names))}"
         raise InputError("several-benchmarks", message)
     if len(cases) < 2:
         message = "there is one setting only: give values to choose from, such as --server.max-batch 1,4,16"
@@ -132,6 +139,11 @@ def _check(cases: Sequence[Case], objective: Objective) -> None:
     if objective == "cost" and not (first.parameters.get("price") or first.parameters.get("instance")):
         message = "cost needs a price: give --price 2.5 (US dollars for an hour) or --instance"
         raise InputError("cost-without-price", message, key="--objective", value=objective)
+    benchmark = BENCHMARKS.get(first.benchmark)
+    for case in cases:
+        with located(f"a trial of {LENGTHS[0]:.0%} of the time"):
+            shortest = benchmark.shortened(benchmark.Parameters.read(case.parameters), LENGTHS[0])
+            benchmark.Parameters.read(shortest.model_dump(mode="json"))
 
 
 def _announce(batch: Sequence[Trial]) -> None:

@@ -96,6 +96,17 @@ class Distribution:
             return first * math.exp(second**2 / 2.0)
         return first if self.kind == "normal" else (first + second) / 2.0
 
+    @property
+    def mean_square(self) -> float:
+        """The square of the number that it gives, on average."""
+        if self.kind == "choice":
+            return float(np.dot(np.square(self.numbers), self.weights))
+        first, second = self.numbers
+        if self.kind == "lognormal":
+            return self.mean**2 * math.exp(second**2)
+        variance = second**2 if self.kind == "normal" else ((int(second) - int(first) + 1) ** 2 - 1) / 12.0
+        return self.mean**2 + variance
+
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         """So many numbers."""
         if self.kind == "choice":

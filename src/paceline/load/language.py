@@ -13,7 +13,7 @@ from paceline.load.trace import FAILED, OK, WRONG
 
 DONE = b"[DONE]"
 UNKNOWN = -1  # tokens that nobody has counted
-SHOWN = 120  # characters of an answer that is not good
+SHOWN = 4096  # characters of an answer that is not good, in which secrets are still to be hidden
 _TEXTS = ("content", "reasoning_content", "reasoning", "text")
 _SAID = ("content", "text")  # without what the model thought
 # Events of OpenAI's responses and of Anthropic's messages: pieces of an answer, and its end.
@@ -114,7 +114,7 @@ class LanguageAnswer:
             text = block.get("text") or block.get("thinking")
             self.has_text |= bool(text) or block.get("type") in ("tool_use", "function_call")
             self.text += str(text or "")
-            self.said += str(block.get("text") or "")
+            self.said += "" if block.get("type") == "reasoning_text" else str(block.get("text") or "")
         return self.has_text
 
     def _count(self, document: dict[str, Any]) -> None:
@@ -217,7 +217,7 @@ def error_of(document: dict[str, Any]) -> str:
 def shown(body: bytes) -> str:
     """The beginning of an answer on one line."""
     text = " ".join(clean(body[: 4 * SHOWN].decode("utf-8", "replace")).split())
-    return (text[:SHOWN] + "..." if len(text) > SHOWN else text) or "an empty body"
+    return text[:SHOWN] or "an empty body"
 
 
 def _whole(value: object, otherwise: int) -> int:

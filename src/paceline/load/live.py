@@ -45,8 +45,8 @@ class Tally:
 
         def finish(row: int) -> None:
             self._ended += 1
-            if status[row] not in (OK, CANCELLED):
-                self._failed += 1
+            if status[row] != OK:  # one that its user closed has neither failed nor a latency
+                self._failed += status[row] != CANCELLED
             elif len(self._rows) < RECENT:
                 self._rows.append(row)
             else:

@@ -295,8 +295,10 @@ class RequestParameters(Parameters):
     def mean_lengths(self) -> tuple[float, float]:
         """Tokens of a prompt and of an answer on average, as they are asked for."""
         own, output = (self.prompt_tokens or PROMPT).mean, (self.output_tokens or OUTPUT).mean
-        turns = max(1.0, self.turns.mean if self.turns is not None else 1.0)
-        grown = (turns - 1.0) / 2.0 * (own + output * (1 + (self.fan_out or 0)))  # what came before a turn, on average
+        mean, square = (self.turns.mean, self.turns.mean_square) if self.turns is not None else (1.0, 1.0)
+        # What came before a turn, on average over all turns: long conversations have more of them.
+        before = max(0.0, square / max(1.0, mean) - 1.0) / 2.0
+        grown = before * (own + output * (1 + (self.fan_out or 0)))
         return own + grown + (self.system_tokens or 0), output
 
     @property

@@ -26,6 +26,7 @@ LANGUAGE_PATHS: dict[Wire, str] = {
     "openai-embeddings": "/v1/embeddings",
     "rerank": "/v1/rerank",
 }
+WIRE_HEADERS: dict[Wire | None, dict[str, str]] = {"anthropic-messages": {"anthropic-version": "2023-06-01"}}
 TEXT_WIRES = tuple(LANGUAGE_PATHS)[:4]  # whose answers are texts, as a whole or piece by piece
 Form = Literal["image", "text"]  # what a sample may be that is not yet a tensor
 
@@ -41,6 +42,7 @@ class Endpoint:
     model: str  # as the server calls it
     tls: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets: never in results
+    hidden: tuple[str, ...] = field(default=(), repr=False)  # secrets, which a server may repeat in its errors
     method: str = "POST"
     expected: Expected | None = None  # what a good answer is, where the status 200 alone does not say it
 
@@ -72,7 +74,7 @@ def http_bytes(endpoint: Endpoint, prepared: Prepared) -> bytes:
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     headers = {"host": f"{host}:{endpoint.port}"}
     has_body = bool(prepared.body) or endpoint.method in ("POST", "PUT", "PATCH")
-    headers |= {"content-type": "application/json"} if has_body else {}
+    headers |= WIRE_HEADERS.get(endpoint.wire, {}) | ({"content-type": "application/json"} if has_body else {})
     for name, value in (*endpoint.headers.items(), *prepared.headers.items()):
         headers[name.lower()] = value
     headers |= {"content-length": str(len(prepared.body))} if has_body else {}

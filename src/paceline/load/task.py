@@ -202,6 +202,7 @@ _ENDPOINT: dict[str, _Reader] = {
     "model": _a(str),
     "tls": _a(bool),
     "headers": _headers,
+    "hidden": _list_of(_a(str), tuple),
     "method": _a(str),
     "expected": _optional(lambda value: Expected(**_read(value, _EXPECTED))),
 }

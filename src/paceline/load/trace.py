@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.load.expected import HIDDEN
+
 Times = NDArray[np.float64]
 
 # Status of a request: the server's (HTTP's numbers; gRPC's codes are mapped to them), or what happened to it here.
@@ -33,6 +35,7 @@ CLIENT_PRE, CLIENT_POST = "client pre", "client post"
 clock = time.monotonic_ns  # one clock for everything, also between processes
 _BLOCK = 4096
 MOST_HELD = 256 * 2**20  # bytes of answers that are kept to be judged when the load is over
+LONGEST_CAUSE = 240  # characters
 MOST_CAUSES = 8  # of answers that were not good, with their texts; further ones are counted together
 OTHER_CAUSES = "other causes"
 
@@ -266,6 +269,7 @@ class Log:
     retried: int = 0  # requests that were sent again on a new connection
     answers: list[tuple[int, bytes]] = field(default_factory=list)  # kind and body of the first good ones of each kind
     causes: dict[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
+    hidden: tuple[str, ...] = ()  # secrets of the requests, which no cause may show
     latest: dict[int, bytes] = field(default_factory=dict)  # the last of them, by kind: most are the same
     held: int = 0  # bytes of them
     judge: Callable[[int, bytes], str] | None = None  # why an answer of a kind is not good
@@ -297,7 +301,10 @@ class Log:
         return self.kind_of[row] if row in self.kind_of else self.kinds[row % len(self.kinds)]
 
     def add_cause(self, cause: str) -> None:
-        """Count one more answer that was not good."""
+        """Count one more answer that was not good; secrets go first, so that none is cut and its rest shown."""
+        for secret in self.hidden:
+            cause = cause.replace(secret, HIDDEN)
+        cause = f"{cause[:LONGEST_CAUSE]}..." if len(cause) > LONGEST_CAUSE else cause
         known = cause if cause in self.causes or len(self.causes) < MOST_CAUSES else OTHER_CAUSES
         self.causes[known] = self.causes.get(known, 0) + 1
 

@@ -155,6 +155,7 @@ class _Run:
         self._under_way: dict[int, int] = {}  # requests of each conversation, by its first row
         self._begun = 0  # conversations of users who wait
         self._log = Log(task.kinds.tolist(), task.keep, self._go_on if self._followers else self._finished)
+        self._log.hidden = task.endpoint.hidden
         if task.outputs is not None:
             self._log.judge = self._problem
         self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)

@@ -32,7 +32,7 @@ def answer(tuning: Tuning) -> str:
         return one_line(f"{name} had the best {tuning.objective} {of}; {first} is out: {reason}.")
     how = f"{ratio(found.value)} times as good by {tuning.objective}"
     how += f" ({between(found.interval)})" if found.interval else ""
-    rounds = f"in {found.units[0]} rounds of whole trials"
+    rounds = f"in {found.units[0]} round{'s' if found.units[0] != 1 else ''} of whole trials"
     if tuning.is_better:
         return one_line(f"{name} is better than {first}: {how}, {rounds}; it was the best {of}.")
     return one_line(f"No setting is shown to be better than {first}: {name}, the best {of}, is {how}, {rounds}.")

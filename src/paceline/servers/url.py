@@ -16,7 +16,7 @@ from pydantic import field_validator
 from paceline.core.errors import InputError
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork, shorten
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
-from paceline.load.request import LANGUAGE_PATHS, Endpoint, Wire
+from paceline.load.request import LANGUAGE_PATHS, WIRE_HEADERS, Endpoint, Wire
 from paceline.load.tensors import DATATYPES, TensorSpec
 from paceline.servers._any_http import AnyHttpSettings, resolved
 from paceline.servers._program import HTTP_ERRORS, http_get
@@ -24,6 +24,7 @@ from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSe
 
 ALLOWED = "PACELINE_ALLOWED_URLS"  # servers that cases from the network may use: addresses, separated by commas
 _PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
+_ANTHROPIC = "api.anthropic.com"  # takes a key in one header alone; servers that imitate it look into either
 _POLL = 0.2  # seconds between checks whether it is ready
 
 
@@ -135,11 +136,14 @@ class Url(Server):
 
     def prepare(self) -> None:
         token = self._token()
-        self._headers, self._path, self._hidden = resolved(self.settings)
+        own, self._path, self._hidden = resolved(self.settings)
+        self._headers = WIRE_HEADERS.get(self.need.wire, {}) | own
         if token:
-            self._headers["authorization"] = f"Bearer {token}"
-            if self.need.wire == "anthropic-messages":
+            is_anthropic = self.need.wire == "anthropic-messages"
+            if is_anthropic:
                 self._headers["x-api-key"] = token
+            if not is_anthropic or self._host != _ANTHROPIC:
+                self._headers["authorization"] = f"Bearer {token}"
             self._hidden += (token,)
 
     def start(self) -> float:
@@ -177,6 +181,7 @@ class Url(Server):
             model=self.settings.model,
             tls=self._tls,
             headers=self._headers,
+            hidden=self._hidden,
             method=self.settings.effective_method if wire == "http" else "POST",
             expected=self.settings.expected(self._hidden) if wire == "http" else None,
         )

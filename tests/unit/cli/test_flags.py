@@ -18,6 +18,7 @@ from paceline.cli._flags import flags_of, read_value
         ("resnet50,generated/fc:layers=2, width=64,lstm", ["resnet50", "generated/fc:layers=2, width=64", "lstm"]),
         ("generated/fc,generated/fc:width=8", ["generated/fc", "generated/fc:width=8"]),
         ("uniform(1, 8),uniform(1, 4)", ["uniform(1, 8)", "uniform(1, 4)"]),
+        ("p99=50ms,p99.9=80ms", "p99=50ms,p99.9=80ms"),
         ("[1, 2]", [1, 2]),
     ],
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from paceline.load.distribution import Pause
+from paceline.load.distribution import Distribution, Pause
 
 PAUSE = TypeAdapter(Pause)
 
@@ -31,3 +32,11 @@ def test_times_are_read_as_milliseconds(given: object, text: str) -> None:
 def test_what_is_not_a_time_is_refused(given: object) -> None:
     with pytest.raises(ValidationError):
         PAUSE.validate_python(given)
+
+
+@pytest.mark.parametrize("text", ["7", "uniform(1, 8)", "normal(50, 9)", "lognormal(40, 0.5)", "{1: 0.7, 4: 0.3}"])
+def test_means_are_those_of_what_is_drawn(text: str) -> None:
+    rule = Distribution.parse(text)
+    drawn = rule.draw(100_000, np.random.default_rng(1)).astype(np.float64)
+    assert rule.mean == pytest.approx(drawn.mean(), rel=0.02)
+    assert rule.mean_square == pytest.approx(np.square(drawn).mean(), rel=0.03)

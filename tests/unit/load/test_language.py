@@ -159,7 +159,7 @@ def test_whole_answers_of_both() -> None:
         "usage": {"input_tokens": 2, "output_tokens": 3},
     }
     output = [
-        {"type": "reasoning", "summary": []},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
         {"type": "message", "content": [{"type": "output_text", "text": "Hello"}]},
     ]
     response = {

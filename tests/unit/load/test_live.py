@@ -11,7 +11,7 @@ import pytest
 
 from paceline.load import live
 from paceline.load.live import RECENT, Tally, Watcher, together
-from paceline.load.trace import OK, TIMED_OUT, Log, clock
+from paceline.load.trace import CANCELLED, OK, TIMED_OUT, Log, clock
 
 
 class Timer:
@@ -29,7 +29,7 @@ class Timer:
 
 
 def tally_of(descriptor: int, latencies: list[int | None], ended: list[int]) -> Timer:
-    """A tally that has counted requests with these latencies in microseconds; None for one that failed."""
+    """A tally that has counted requests with these latencies (µs); None for one that failed, 0 for a closed one."""
     timer = Timer()
     tally = Tally(timer, descriptor)  # type: ignore[arg-type]
     log = Log([0], 0, ended.append)
@@ -38,7 +38,7 @@ def tally_of(descriptor: int, latencies: list[int | None], ended: list[int]) -> 
     tally.begin(clock() - 1_000_000_000)
     for row, latency in enumerate(latencies):
         log.intended[row], log.done[row] = 5, 5 + (latency or 0) * 1000
-        log.status[row] = TIMED_OUT if latency is None else OK
+        log.status[row] = TIMED_OUT if latency is None else OK if latency else CANCELLED
         log.finished(row)
     return timer
 
@@ -54,12 +54,12 @@ def pipe() -> Any:
 def test_a_line_has_counts_and_latencies_of_the_last_second(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     ended: list[int] = []
-    timer = tally_of(writing, [100, None, 300], ended)
-    assert ended == [0, 1, 2]  # whoever counted before still does
+    timer = tally_of(writing, [100, None, 0, 300], ended)
+    assert ended == [0, 1, 2, 3]  # whoever counted before still does
     timer.call()
     seconds, *counts = json.loads(os.read(reading, 65536))
     assert seconds >= 1.0
-    assert counts == [3, 1, [100, 300]]
+    assert counts == [4, 1, [100, 300]]
     timer.call()
     assert json.loads(os.read(reading, 65536))[1:] == [0, 0, []]
 

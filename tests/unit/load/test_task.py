@@ -25,7 +25,7 @@ TASK = WorkerTask(
     up=np.array([0.25]),
     down_bandwidth=math.inf,
     parent=7,
-    endpoint=Endpoint("kserve-grpc", "h", 1, "/", "x", tls=True, headers={"authorization": "secret"}),
+    endpoint=Endpoint("kserve-grpc", "h", 1, "/", "x", tls=True, headers={"authorization": "secret"}, hidden=("s",)),
     payloads=[b"\x00\xff", b""],
     metadata=[(("a", "b"), ("c", "ü")), ()],
     samples=np.array([3, 4], np.int32),

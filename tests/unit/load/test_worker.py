@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -29,7 +30,20 @@ from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.request import Endpoint, Wire
 from paceline.load.task import WorkerTask, task_message
-from paceline.load.trace import BROKEN, COLUMNS, FAILED, OK, REFUSED, SHED, TIMED_OUT, UNSENT, WRONG, Log, WorkerResults
+from paceline.load.trace import (
+    BROKEN,
+    COLUMNS,
+    FAILED,
+    LONGEST_CAUSE,
+    OK,
+    REFUSED,
+    SHED,
+    TIMED_OUT,
+    UNSENT,
+    WRONG,
+    Log,
+    WorkerResults,
+)  # fmt: skip
 from paceline.load.worker import RESULT, TASK
 
 START = 1_000_000_000_000  # ns
@@ -320,13 +334,16 @@ def test_calls_of_grpc_and_requests_over_http_have_clients_of_their_own() -> Non
     in_loop(check)
 
 
-def written(task: WorkerTask, number: int, **columns: list[Any]) -> dict[str, Any]:
+def written(
+    task: WorkerTask, number: int, bodies: dict[int, bytes] | None = None, **columns: list[Any]
+) -> dict[str, Any]:
     """The trace of a log that holds this, and its answers."""
     result: dict[str, Any] = {}
 
     async def check() -> None:
         run = worker._Run(task)
         run._log.add(number)
+        run._log.bodies |= bodies or {}
         for name, values in columns.items():
             getattr(run._log, name)[: len(values)] = values
         results = run.results(SECOND, 0.5)
@@ -392,6 +409,19 @@ def test_an_error_within_a_stream_that_began_well_is_a_failure() -> None:
     )
     assert result["status"].tolist() == [FAILED, OK, SHED, WRONG, WRONG]
     assert [times.tolist() for times in result["chunks"]] == [[1.5], [7.0, 8.0], [], [], []]
+
+
+@pytest.mark.parametrize("before", ["", "a" * (LONGEST_CAUSE - 22), "a" * (LONGEST_CAUSE - 51)])
+def test_a_secret_that_the_server_repeats_is_in_no_cause(before: str) -> None:
+    """Not even its beginning, where a long text is cut."""
+    secret = "sesame-0123456789"
+    error = json.dumps({"error": {"message": f"{before} wrong key: {secret}"}}).encode()
+    endpoint = replace(endpoint_at(9, "openai-chat"), hidden=(secret,))
+    task = task_of(streaming=True, endpoint=endpoint)
+    streamed = [(2 * SECOND, error)]
+    result = written(task, 2, status=[401, OK], events=[[], streamed], bodies={0: error})
+    assert sum(result["causes"].values()) == 2
+    assert all("sesame" not in cause and len(cause) <= LONGEST_CAUSE + 3 for cause in result["causes"])
 
 
 def test_pieces_stages_and_batches_are_there_where_they_were_reported() -> None:

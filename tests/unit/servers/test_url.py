@@ -123,6 +123,24 @@ def test_the_token_is_sent_and_shown_nowhere(
     assert SECRET not in shown
 
 
+def test_anthropics_messages_have_their_version_and_key_when_the_models_are_asked_for(
+    somebody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIR_TOKEN", SECRET)
+    need = Need(model="m", allow_import=True, wire="anthropic-messages")
+    Scripted.answers = {"/v1/models": (200, {"data": []})}
+    server = made(f"{somebody}/v1", tmp_path, need, token_env="THEIR_TOKEN")
+    server.prepare()
+    server.start()
+    both = {"anthropic-version": "2023-06-01", "x-api-key": SECRET, "authorization": f"Bearer {SECRET}"}
+    ((_, asked),) = Scripted.asked
+    assert {name.lower(): value for name, value in asked.items()}.items() >= both.items()
+    theirs = made("https://api.anthropic.com/v1", tmp_path, need, token_env="THEIR_TOKEN")
+    theirs.prepare()
+    headers = theirs.endpoint("anthropic-messages").headers
+    assert headers == {name: value for name, value in both.items() if name != "authorization"}
+
+
 def test_without_a_token_the_refusal_says_what_to_do(somebody: str, tmp_path: Path) -> None:
     Scripted.wants_token = True
     with pytest.raises(ServerFailed, match="refuses with 401; name a token with token_env or token_file"):

@@ -11,7 +11,6 @@ from paceline.core.errors import InputError
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import TEXT_WIRES, Wire
 
-HEADERS: dict[str, dict[str, str]] = {"anthropic-messages": {"anthropic-version": "2023-06-01"}}
 _DATA = re.compile(r"data:([^;]+);base64,(.*)", re.DOTALL)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.benchmarks.serving.bodies import HEADERS, body_of, check_wire
+from paceline.benchmarks.serving.bodies import body_of, check_wire
 from paceline.benchmarks.serving.requests import Requests, picture
 from paceline.benchmarks.serving.texts import WORDS, Chat, Message, Script, bad_dataset, read_chats, read_scripts
 from paceline.core.errors import InputError
@@ -258,9 +258,8 @@ class PromptMaker:
         if is_closed and cancel is not None:
             turn = replace(turn, close_after=cancel.time or 0.0, close_chunks=cancel.tokens or 0)
         slot = Slot(written.index(" ".join([_MARK] * chat.fresh).encode()), chat.fresh) if chat.fresh else NO_SLOT
-        headers = {"content-type": "application/json"} | HEADERS.get(wire, {})
         texts = len(chat.messages) - (wire == "rerank") if wire not in TEXT_WIRES else 1
-        return Prepared(written, headers, texts, fresh=slot, turn=turn)
+        return Prepared(written, {"content-type": "application/json"}, texts, fresh=slot, turn=turn)
 
 
 def check_prompts(parameters: RequestParameters, wire: Wire) -> None:

@@ -43,7 +43,7 @@ from paceline.load.clients import is_for_others, is_of_this_machine_alone
 from paceline.load.generator import require_known
 from paceline.load.parameters import LoadParameters, Loop
 from paceline.load.request import LANGUAGE_PATHS, TEXT_WIRES
-from paceline.load.trace import CANCELLED, Trace
+from paceline.load.trace import CANCELLED, OK, Trace
 from paceline.machine.profile import price_of
 from paceline.models.base import Traits
 from paceline.models.sources import check_model
@@ -119,11 +119,15 @@ class Serve(Benchmark[ServeParameters]):
     def shortened(cls, parameters: ServeParameters, part: float) -> ServeParameters:
         """A shorter load; where the rate is searched, a shorter search."""
         load = parameters.load
+        if part >= 1.0:
+            return parameters
         if load is None:
             budget = min(parameters.search_budget, max(LEAST_SEARCH, part * parameters.search_budget))
             return parameters.model_copy(update={"search_budget": budget})
         length = {"duration": part * load.seconds}
-        if load.requests is not None:
+        if load.arrival == "trace":
+            length = {"duration": part * float(load.recorded().intended[-1])}
+        elif load.requests is not None:
             length = {"requests": max(1, round(part * load.requests))}
         return parameters.model_copy(update={"load": load.model_copy(update=length)})
 
@@ -294,6 +298,12 @@ def _check_files(parameters: ServeParameters, is_local: bool) -> None:
         if schedule.prompt_tokens is not None and requests.dataset is None and is_language and conflicts:
             message = f"requests.{conflicts[0]} does not go with a trace that says how long prompts are: leave it out"
             raise InputError("conflicting-keys", message, key=f"requests.{conflicts[0]}")
+        if schedule.kind is not None and requests.turns is not None:
+            message = "requests.turns does not go with a trace that has a column 'kind': leave out one of them"
+            raise InputError("conflicting-keys", message, key="requests.turns")
+        if schedule.prompt_tokens is not None and parameters.chosen_wire == "rerank":
+            message = "a trace that says how long prompts are has no documents to rank: use another trace or wire"
+            raise InputError("conflicting-keys", message, key="wire", value="rerank")
         if not is_language or schedule.kind is not None:
             require_known(schedule, requests.different)
 
@@ -309,6 +319,10 @@ def _check_language(parameters: ServeParameters) -> None:
     requests, load = parameters.requests, parameters.load
     if parameters.chosen_wire in LANGUAGE_PATHS:
         check_prompts(requests, parameters.chosen_wire)
+        if requests.turns is not None and (load is None or load.over == "rate"):
+            message = "with requests.turns a rate is of conversations: none of requests can be searched or swept; "
+            message += "give a load like {arrival: poisson, rate: 2}, or a sweep over users"
+            raise InputError("conflicting-keys", message, key="requests.turns")
         if requests.turns is not None and load is not None and load.network is not None:
             message = "load.network is for requests that follow no other; leave it out, or requests.turns"
             raise InputError("conflicting-keys", message, key="load.network")
@@ -500,7 +514,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.cause(trace)[0]
         missed = min(1.0, verdict.used * (1.0 - slo.share)) * len(settled)
-        answered = int(trace.ok.sum()) / trace_metrics.seconds_of(trace)
+        answered = np.isin(trace.status, (OK, CANCELLED)).sum() / trace_metrics.seconds_of(trace)
         return RateTrial(rate, len(settled), missed, answered, verdict.holds, verdict.reason, limited)
 
     limit = slo.bounds[-1].limit if slo.bounds else slo.first_token or slo.between_tokens or 1.0

@@ -62,6 +62,7 @@ class SendPlan:
     output_tokens: float | None = None
     otherwise: str = ""  # what decides, where the number is not known
     arrivals: int | None = None  # conversations, where requests are of some
+    is_drawn: bool = False  # whether answers or conversations have lengths that are drawn
 
     @classmethod
     def of(cls, parameters: ServeParameters) -> SendPlan:
@@ -95,7 +96,9 @@ class SendPlan:
             prompt = float(schedule.prompt_tokens.mean())
         if schedule is not None and schedule.output_tokens is not None and requests.output_tokens is None:
             output = float(schedule.output_tokens.mean())
-        return cls(number, before, prompt, output, otherwise, arrivals)
+        drawn = (one for one in (requests.turns, requests.output_tokens) if one is not None)
+        is_drawn = any(one.lowest != one.highest for one in drawn)
+        return cls(number, before, prompt, output, otherwise, arrivals, is_drawn)
 
     @property
     def total(self) -> int | None:
@@ -111,7 +114,8 @@ class SendPlan:
         if self.total is None:
             return f"{text}; about {self.prompt_tokens:,.0f} prompt and {self.output_tokens:,.0f} output tokens each"
         prompt, output = (round(self.total * one) for one in (self.prompt_tokens, self.output_tokens))
-        return f"{text}: about {prompt:,} prompt tokens and at most {output:,} output tokens"
+        most = "about" if self.is_drawn else "at most"
+        return f"{text}: about {prompt:,} prompt tokens and {most} {output:,} output tokens"
 
     def check(self, limits: SpendLimits) -> None:
         """Refuse, before anything is sent, what is known to be beyond a limit."""
@@ -168,7 +172,9 @@ class Spending:
         self.prompt_tokens += float(np.where(is_counted, counted, asked * self._per_word)[sent].sum())
         produced = trace.output_tokens if trace.output_tokens is not None else np.full(len(trace), -1)
         longest = np.array(outputs)[trace.kind % len(outputs)]
-        self.output_tokens += float(np.where(produced >= 0, produced, longest)[sent].sum())
+        # What was not whole may have been computed to its end all the same.
+        is_known = trace.ok & (produced >= 0)
+        self.output_tokens += float(np.where(is_known, produced, np.maximum(produced, longest))[sent].sum())
 
     def facts(self) -> dict[str, object]:
         """What was sent altogether."""

@@ -39,7 +39,7 @@ class SweepPoint:
         measured = {one.metric: one.value for one in result.measurements if not one.at}
         throughput = measured.get(trace_metrics.TOKEN_THROUGHPUT, measured[trace_metrics.THROUGHPUT])
         latency = float(np.median(trace.latency[trace.ok]))
-        failed = float(np.mean(~trace.ok))
+        failed = float(np.mean(~trace.kept.ok))
         return cls(axis, amount, throughput, latency, failed, result, trace.begun)
 
     @property

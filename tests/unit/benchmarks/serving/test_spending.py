@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.spending import SendPlan, Spending, SpendLimits
-from paceline.load.trace import OK, UNSENT
+from paceline.load.trace import CANCELLED, OK, UNSENT
 from support.refused import refused
 from support.traces import trace
 
@@ -37,6 +37,11 @@ def plan(**given: Any) -> SendPlan:
         ({"load": {"arrival": "constant", "rate": 5, "duration": "4s"}}, "sends 20 requests, after 4"),
         ({"load": {"arrival": "closed", "users": 3}}, "sends requests of 3 users for 10 s, after 4"),
         ({"slo": {"p99": "1s"}}, "sends requests at many rates for 2 min 00 s at most"),
+        (
+            {"load": {"rate": 5, "requests": 9}, "requests": {"turns": "{1: 0.5, 3: 0.5}", "prompt_tokens": 10}},
+            # 4 turns of two conversations have 3 turns before them, of 10 and 16 tokens each.
+            "sends 18 requests of 9 conversations, after 4 to warm up: about 649 prompt tokens and about 352 output",
+        ),
         ({"load": {"rate": 5, "requests": 10}, "server": HTTP}, "sends 10 requests, after 5 to warm up"),
         ({"load": {"rate": 5, "requests": 10}, "server": {"kind": "embedded"}}, "sends 10 requests, after a warm-up"),
     ],
@@ -94,3 +99,10 @@ def test_tokens_are_those_that_were_counted_or_else_asked_for() -> None:
     spending.count(trace([0.1] * 2, **counted), [32], [16])
     assert spending.facts() == {"requests": 2, "prompt_tokens": 80, "output_tokens": 21, "usd": 0.000164}
     assert spending.allowed([32], [16]) == (1000 - 101) // (40 + 16)
+
+
+def test_an_answer_that_was_closed_counts_as_long_as_it_may_have_become() -> None:
+    spending = Spending(SpendLimits(tokens=1000))
+    counted = {"prompt_tokens": np.array([32, 32, 32], np.int32), "output_tokens": np.array([5, 1, 20], np.int32)}
+    spending.count(trace([0.1] * 3, status=[OK, CANCELLED, CANCELLED], **counted), [32], [16])
+    assert spending.output_tokens == 5 + 16 + 20

@@ -8,6 +8,7 @@ from paceline.benchmarks.serving.sweep import SweepPoint, run_sweep, together, w
 from paceline.core.errors import CaseError
 from paceline.core.record import Measurement, RecordWarning, Result
 from paceline.load.parameters import LoadParameters
+from paceline.load.trace import CANCELLED, TIMED_OUT
 from support.token_records import result_of, token_trace
 
 
@@ -40,6 +41,12 @@ def test_a_sweep_ends_where_throughput_no_longer_rises_while_latency_doubles() -
 def test_a_sweep_ends_where_too_many_requests_fail() -> None:
     assert why_stop([point(1, 100, 0.1, failed=0.2)]).startswith("20 % of the requests failed at 1 user")
     assert why_stop([point(1, 100, 0.1, failed=0.2)], most_errors=0.5) == ""
+
+
+def test_requests_that_were_closed_on_purpose_have_not_failed() -> None:
+    trace = token_trace(1, each=4)
+    trace.status[:2] = [CANCELLED, TIMED_OUT]
+    assert SweepPoint.of("users", 1, trace, result_of(trace)).failed == pytest.approx(1 / 3)
 
 
 def test_a_sweep_over_rates_goes_from_what_one_user_gets_to_what_many_get() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ def test_a_part_of_a_load_is_shorter_and_otherwise_the_same() -> None:
 def test_a_part_of_a_number_of_requests_has_one_at_least() -> None:
     whole = parameters(load={"arrival": "closed", "users": 1, "requests": 90})
     assert [getattr(Serve.shortened(whole, part).load, "requests", None) for part in (1 / 9, 0.001)] == [10, 1]
+
+
+def test_a_part_of_a_trace_is_of_its_own_length(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("timestamp\n" + "\n".join(str(30 * row) for row in range(10)))
+    whole = parameters(load={"arrival": "trace", "file": file, "requests": 7})
+    lengths = [len(one.load.recorded()) for part in (1 / 3, 1.0) if (one := Serve.shortened(whole, part)).load]
+    assert lengths == [2, 7]
 
 
 def test_a_search_is_never_so_short_that_nothing_comes_of_it() -> None:
