@@ -263,6 +263,11 @@ class StepTime:
     def total(self) -> float:
         return self.compute + self.recompute + self.tensor + self.pipeline + self.bubble + self.data + self.optimizer
 
+    @property
+    def communication(self) -> float:
+        """Seconds in which links are busy and the GPU is not."""
+        return self.tensor + self.pipeline + self.data
+
     def share(self, seconds: float) -> float:
         """A part of the step."""
         return seconds / self.total

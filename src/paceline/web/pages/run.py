@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from paceline.core.errors import InputError
 from paceline.core.run import RunRecords, RunStatus
 from paceline.report.render import html as render_html
-from paceline.report.run.case import CasePage, case_of, document, same_case
+from paceline.report.run.case_page import CasePage, case_of, document, same_case
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope
 from paceline.store.dashboard_queries import glance, pin_and_note

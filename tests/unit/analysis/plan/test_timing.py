@@ -53,7 +53,7 @@ def test_one_gpu_computes_and_updates_and_nothing_else() -> None:
     time = timed("gpt2/nl24_bf16_1x1x1_mb6_gb24_1n1g")
     assert time.compute == pytest.approx((24 * EVEN.layer_cost(24) + EVEN.head_flops(24, 1)) / PLAIN.rate)
     assert time.optimizer == pytest.approx(34 * EVEN.parameters / 1e12)
-    assert time.tensor == time.pipeline == time.data == time.bubble == time.recompute == 0
+    assert time.communication == time.bubble == time.recompute == 0
     assert time.total == pytest.approx(time.compute + time.optimizer)
 
 
@@ -164,7 +164,7 @@ def test_a_sum_over_nodes_takes_as_long_as_its_slower_part() -> None:
 def test_the_parts_of_a_step_add_up() -> None:
     time = StepTime(compute=1, recompute=2, tensor=4, pipeline=8, bubble=16, data=32, optimizer=64)
     assert time.total == 127
-    assert time.tensor + time.pipeline + time.data == 4 + 8 + 32
+    assert time.communication == 4 + 8 + 32
     assert time.share(254) == 2
 
 

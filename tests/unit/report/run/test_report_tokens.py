@@ -13,8 +13,8 @@ from paceline.api.progress import sentence
 from paceline.core.run import RunRecords
 from paceline.report import charts
 from paceline.report.run import serving_charts
-from paceline.report.run.case import CasePage, case_of
-from paceline.report.run.case import document as case_document
+from paceline.report.run.case_page import CasePage, case_of
+from paceline.report.run.case_page import document as case_document
 from paceline.report.run.columns import CaseTable, case_tables
 from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.lead import answer, cards
