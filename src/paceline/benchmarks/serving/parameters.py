@@ -377,7 +377,7 @@ class ServeParameters(Parameters):
         words += [self.server.kind, *(_word(key, value) for key, value in settings.items())]
         words += [self.wire] if self.wire else []
         requests = self.requests.model_dump(exclude_defaults=True, mode="json")
-        words += [_word(key, value) for key, value in requests.items()]
+        words += [_word(key, value) + ("ms" if key == "think_time" else "") for key, value in requests.items()]
         if self.load is not None:
             given = self.load.model_dump(exclude_none=True, exclude={"arrival", "duration", "requests"}, mode="json")
             words += [self.load.arrival]
