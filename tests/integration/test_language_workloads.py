@@ -209,7 +209,7 @@ def test_embeddings_and_scores_are_counted_in_texts_and_prompt_tokens(wire: Wire
 
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
 def test_pictures_travel_as_data_of_the_size_that_was_asked_for(wire: Wire) -> None:
-    pytest.importorskip("PIL")
+    pytest.importorskip("PIL", reason="pictures are read by Pillow: pip install pillow")
     from io import BytesIO
 
     from PIL import Image

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from paceline.api.client import new_client
 from paceline.store import open_store
 from support.cli import Sandbox
-from support.ray_cluster import RayCluster, free_port, wait_for
+from support.ray_cluster import RayCluster, a_cluster, free_port, wait_for
 from support.watching import Watched
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
@@ -26,18 +23,8 @@ PATIENCE = 400  # seconds; only what hangs takes so long
 
 @pytest.fixture
 def cluster(sandbox: Sandbox) -> Iterator[RayCluster]:
-    temporary = Path(tempfile.mkdtemp(prefix="paceline-ray-", dir="/tmp"))  # a socket's path may not be long
-    made = RayCluster(sandbox, free_port(), temporary, NODES, http=free_port("127.0.0.1", 33_000))
-    for name in NODES:
-        made.give_token(name)
-    try:
+    with a_cluster(sandbox, NODES, NODES, http=free_port("127.0.0.1", 33_000)) as made:
         yield made
-    finally:
-        sandbox.clean()
-        for child in [made.leader, *made.followers.values()]:
-            if child is not None:
-                child.wait(30)
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def test_slow_dead_and_dying_nodes_are_named_and_resuming_finishes(sandbox: Sandbox, cluster: RayCluster) -> None:

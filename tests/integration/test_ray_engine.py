@@ -5,12 +5,9 @@ Every follower has a token of its own, the leader's one that it makes itself.
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from paceline.store import open_store
 from paceline.store.store import Store
 from support.cli import Sandbox
 from support.kept_jobs import history, kept, statuses
-from support.ray_cluster import LABEL, PATIENCE, RayCluster, free_port, wait_for
+from support.ray_cluster import LABEL, PATIENCE, RayCluster, a_cluster, wait_for
 from support.scripted_followers import naps
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
@@ -37,19 +34,8 @@ EXCHANGE = {
 
 @pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    temporary = Path(tempfile.mkdtemp(prefix="paceline-ray-", dir="/tmp"))  # a socket's path may not be long
-    sandbox = Sandbox(tmp_path_factory.mktemp("ray"))
-    made = RayCluster(sandbox, free_port(), temporary, PAIR | OTHER)
-    for name in PAIR:
-        made.give_token(name)
-    try:
+    with a_cluster(Sandbox(tmp_path_factory.mktemp("ray")), PAIR | OTHER, PAIR) as made:
         yield made
-    finally:
-        sandbox.clean()
-        for child in [made.leader, *made.followers.values()]:
-            if child is not None:
-                child.wait(30)
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @pytest.fixture

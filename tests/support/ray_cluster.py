@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,3 +155,20 @@ def wait_for(what: str, is_so: Callable[[], Any]) -> None:
     while not is_so():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.1)
+
+
+@contextmanager
+def a_cluster(sandbox: Sandbox, nodes: dict[str, int], invited: Iterable[str], http: int = 0) -> Iterator[RayCluster]:
+    """A cluster of these nodes, of whom those invited have a token; it is gone afterwards."""
+    temporary = Path(tempfile.mkdtemp(prefix="paceline-ray-", dir="/tmp"))  # a socket's path may not be long
+    made = RayCluster(sandbox, free_port(), temporary, nodes, http=http)
+    for name in invited:
+        made.give_token(name)
+    try:
+        yield made
+    finally:
+        sandbox.clean()
+        for child in [made.leader, *made.followers.values()]:
+            if child is not None:
+                child.wait(30)
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -144,3 +144,8 @@ def scripted(size: int, play: Play, ignored: str = "") -> Iterator[ScriptedServe
         yield server
     finally:
         server.close()
+
+
+def progress(*samples: float, metric: str = "step_time") -> dict[str, Any]:
+    """What a rank says while it measures."""
+    return {"phase": "measuring", "metric": metric, "unit": "s", "samples": samples, "work": None, "rate_unit": ""}
