@@ -1,6 +1,8 @@
 """Training in fp8 beside bf16 at hidden sizes of 2048 and 4096: their pace in turns, and loss beside loss.
 
-Both begin with the same weights and see the same batch again and again, so that the losses must fall alike.
+Both begin with the same weights and see the same batches, a fresh one in every step, of a language in which each token
+has few successors: the losses fall alike, and to the entropy of that language instead of to zero, where gradients would
+vanish and the device would draw less power.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 STEPS = 200
 READ = (1, 50, 100, 150, 200)
 BATCH = 16
+TOKENS, SUCCESSORS = 512, 4  # of the language; its entropy is log(4) for each token
 SHAPES = {12: {"hidden": 2048, "heads": 16}, 8: {"hidden": 4096, "heads": 32}}  # by layers
 
 
@@ -62,6 +65,8 @@ class _Trained:
 
         mesh = Mesh.of(parameters.layout, 0, device.torch().type)
         trainer = ParallelTrainer(parameters, device, mesh, compiled=True, capturable=True)
+        assert trainer._batch is not None
+        self._inputs, self._labels = trainer._batch.inputs[0], trainer._batch.targets[0]
         self._loss: Tensor | None = None
 
         def step() -> None:
@@ -72,8 +77,24 @@ class _Trained:
     def train(self, steps: int) -> list[float]:
         """The loss of each step."""
         losses = []
-        for _ in range(steps):
+        for number in range(steps):
+            sentences = _sentences(self._inputs.shape[0], self._inputs.shape[1], seed=number).to(self._inputs.device)
+            self._inputs.copy_(sentences[:, :-1])
+            self._labels.copy_(sentences[:, 1:])
             self.step()
             assert self._loss is not None
             losses.append(float(self._loss))
         return losses
+
+
+def _sentences(rows: int, length: int, seed: int) -> Tensor:
+    """Rows of tokens, one more than the length, in which each is drawn from the few that may follow the one before."""
+    import torch
+
+    following = torch.randint(TOKENS, (TOKENS, SUCCESSORS), generator=torch.Generator().manual_seed(0))
+    drawn = torch.Generator().manual_seed(seed + 1)
+    choices = torch.randint(SUCCESSORS, (rows, length), generator=drawn)
+    sentences = [torch.randint(TOKENS, (rows,), generator=drawn)]
+    for column in choices.T:
+        sentences.append(following[sentences[-1], column])
+    return torch.stack(sentences, dim=1)

@@ -24,7 +24,7 @@ _LENGTH_FIRST = ("aten::_flash_attention_", "aten::_efficient_attention_")
 _CONVOLUTIONS = {
     "aten::cudnn_convolution": (0, 1), "aten::mkldnn_convolution": (0, 1), "aten::miopen_convolution": (0, 1),
     "aten::convolution": (1, 0), "aten::_convolution": (1, 0), "aten::cudnn_convolution_relu": (1, 0),
-    "aten::thnn_conv2d": (2, 1),
+    "aten::cudnn_convolution_add_relu": (1, 0), "aten::thnn_conv2d": (2, 1),
 }  # fmt: skip
 _COMPILED = "triton_"  # its inputs are all that the kernel reads and writes
 
@@ -119,7 +119,8 @@ class Inputs:
             result, passes = (image[0], weight[0], *across), 1.0
         else:
             return None
-        moved = math.prod(image) + math.prod(weight) + math.prod(result)
+        added = math.prod(result) if "_add_" in name else 0
+        moved = math.prod(image) + math.prod(weight) + math.prod(result) + added
         return 2.0 * passes * math.prod(result) * math.prod(weight[1:]), passes * moved
 
     @property

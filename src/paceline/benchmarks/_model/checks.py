@@ -73,9 +73,16 @@ def compare_gradients(session: StepSession[Any], backward: Callable[[], Gradient
     _record(session, partial(_of_gradients, backward))
 
 
-def compare_outputs(session: StepSession[Any], forward: Callable[[], object], *, exact: bool) -> None:
-    """Record as a fact, or as a warning, whether the compiled forward pass agrees with the uncompiled one."""
-    _record(session, partial(_of_outputs, forward, exact=exact))
+def compare_outputs(
+    session: StepSession[Any],
+    forward: Callable[[], object],
+    *,
+    exact: bool,
+    plain: Callable[[], object] | None = None,
+) -> None:
+    """Record as a fact, or as a warning, whether the compiled forward pass agrees with the uncompiled one, or with
+    the plain one where something else than the compiler has changed it as well."""
+    _record(session, partial(_of_outputs, forward, plain or forward, exact=exact))
 
 
 def _record(session: StepSession[Any], compare: Callable[[], Finding]) -> None:
@@ -117,15 +124,15 @@ def _of_gradients(backward: Callable[[], Gradients]) -> Finding:
     return fact, f"the norm of the gradient of {name} is {here} compiled, {there} uncompiled"
 
 
-def _of_outputs(forward: Callable[[], object], *, exact: bool) -> Finding:
-    eager = _uncompiled(forward)
+def _of_outputs(forward: Callable[[], object], plain: Callable[[], object], *, exact: bool) -> Finding:
+    eager = _uncompiled(plain)
     deviation = _deviation(forward(), eager)
     if not math.isfinite(deviation.apart):
         return "no: an output is not finite", ""
     fact = f"the output differs by {deviation.apart:.2%} of its norm"
     if not deviation.is_too_much(exact=exact):
         return fact, ""
-    if _deviation(_uncompiled(forward), eager).is_too_much(exact=exact):
+    if _deviation(_uncompiled(plain), eager).is_too_much(exact=exact):
         return f"{fact}, {RANDOM}", ""
     return fact, f"compiled, the output is off by {deviation.apart:.0%} of its norm uncompiled"
 
