@@ -19,10 +19,12 @@ from bench import (
     bit_flips,
     first_figure,
     flood,
+    idle,
     leader_load,
     live_leader,
     load_accuracy,
     overlap,
+    planted,
     reference_client,
     selector,
     soak,
@@ -52,11 +54,11 @@ TIMES = 5
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 def main(name: str | None, rest: tuple[str, ...]) -> None:
     """Print the table line by line, a part of it by NAME, or what takes minutes; the exit code says if it could be."""
-    names = [*TABLES, *LONG, "first-figure", "verdicts"]
+    names = [*TABLES, *LONG, *COMMANDS, "first-figure"]
     if name is not None and name not in names:
         raise click.BadParameter(f"'{name}' is none of {', '.join(names)}")
-    if name == "verdicts":
-        verdicts.main(rest, prog_name="python -m bench verdicts")
+    if name in COMMANDS:
+        COMMANDS[name](rest, prog_name=f"python -m bench {name}")
     if rest and name != "first-figure":
         raise click.BadParameter(f"'{rest[0]}': '{name}' takes nothing more")
     try:
@@ -164,6 +166,7 @@ LONG = {
     "reference-client": reference_client.main,
     "tune": tune.main,
 }
+COMMANDS: dict[str, click.Command] = {"idle": idle.main, "planted": planted.main, "verdicts": verdicts.main}
 
 if __name__ == "__main__":
     main()

@@ -75,20 +75,9 @@ class Traced:
         return self.spent.shares.get(kind, 0.0) * self.spent.step_seconds
 
     @property
-    def gaps(self) -> float:
-        """Seconds without work, less what tracing itself adds before each kernel of a graph."""
-        return max(0.0, self.of(IDLE) - self.traced_gaps)
-
-    @property
-    def traced_gaps(self) -> float:
-        """Seconds of a traced step that tracing adds between kernels, where that was measured."""
-        return min(self.of(IDLE), self.spent.launches * (self.trace.launch_cost or 0.0))
-
-    @property
     def idle(self) -> float:
-        """Seconds without work that a measured step can have had: tracing makes a step longer by more of them."""
-        busy = self.spent.step_seconds - self.of(IDLE)
-        return min(self.gaps, max(0.0, self.step - busy))
+        """Seconds without work that a measured step can have had."""
+        return self.trace.idle(self.step)
 
     @property
     def host_bound(self) -> float:
@@ -135,7 +124,7 @@ def budget(case: Traced, clock: float | None = None) -> list[BudgetPart]:
         *_split("memory", case.of("memory"), *_best_memory(case, work)),
         BudgetPart("exposed communication", case.of("communication"), "data travels and nothing hides it"),
         BudgetPart("other work", case.of("other"), "compiled code, dispatch, kernels that no pattern knows"),
-        BudgetPart("launch and host gaps", case.gaps, _why_gaps(case)),
+        BudgetPart("launch and host gaps", case.trace.gaps, _why_gaps(case)),
     ]
     explained = [part for part in parts if part.seconds > 0]
     rest = case.step - sum(part.seconds for part in explained)
@@ -147,9 +136,9 @@ def budget(case: Traced, clock: float | None = None) -> list[BudgetPart]:
 
 def _why_gaps(case: Traced) -> str:
     why = "measured in the trace: nothing runs"
-    if case.traced_gaps <= 0:
+    if case.trace.added_gaps <= 0:
         return why
-    cost, each = show_duration(case.traced_gaps), show_duration(case.trace.launch_cost or 0.0)
+    cost, each = show_duration(case.trace.added_gaps), show_duration(case.trace.launch_cost or 0.0)
     return f"{why}; less {cost} of tracing, {each} before each kernel as in a graph of small ones"
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.core.quantity import show_duration
-from paceline.core.trace_events import TimeSpent
+from paceline.core.trace_events import IDLE, TimeSpent
 from paceline.core.trace_signs import StepDetails
 
 FloatPrecision = Literal["fp32", "fp16", "bf16"]
@@ -203,6 +203,25 @@ class StepTrace(_Part):
     issue_seconds: float | None = None  # what the host takes to issue a step to an idle device
     switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph on
     alternatives: tuple[str, ...] = ()  # parameters that could have another value: compile=on, precision=bf16
+
+    @property
+    def gaps(self) -> float:
+        """Seconds of a traced step without work, less what tracing itself adds before each kernel of a graph."""
+        return max(0.0, self._without_work - self.added_gaps)
+
+    @property
+    def added_gaps(self) -> float:
+        """Seconds of a traced step that tracing adds between kernels, where that was measured."""
+        return min(self._without_work, (self.spent.launches if self.spent else 0.0) * (self.launch_cost or 0.0))
+
+    def idle(self, step: float) -> float:
+        """Seconds without work that a measured step can have had: tracing makes a step longer by more of them."""
+        busy = self.spent.step_seconds - self._without_work if self.spent else 0.0
+        return min(self.gaps, max(0.0, step - busy))
+
+    @property
+    def _without_work(self) -> float:
+        return self.spent.shares.get(IDLE, 0.0) * self.spent.step_seconds if self.spent else 0.0
 
 
 class Pace(_Part):
