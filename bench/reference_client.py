@@ -1,7 +1,8 @@
-"""Paceline and an independent client (aiohttp) load one server of a language model in the same seconds.
+"""Paceline and an independent client of plain sockets load one server of a language model in the same seconds.
 
 One schedule of Poisson arrivals is divided at random, request by request, so that what the two measure differs only by
-chance and by what the clients themselves add. `python -m bench reference-client` prints the ratios with intervals.
+chance and by what the clients themselves add. How large chance is, the intervals say. Without it: a relay between
+Paceline and the server notes when each byte passes, and what Paceline says of the same requests is held against that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import Trace
 from paceline.servers import SERVERS
 
-COUNT, RATE = 900, 4.0  # requests of both together, and how many a second
+COUNT, RATE = 900, 8.0  # requests of both together, and how many a second
+WITNESSED = 400  # requests that a relay sees
 LARGER = "generated/llama:layers=6,width=512,heads=8"  # slow enough that a client's own cost is small beside it
 PROMPT, SHARED, OUTPUT = 40, 20, 12  # tokens; of each prompt so many are the same
 DRAWS = 1000
@@ -46,12 +48,20 @@ class Both:
     @property
     def figures(self) -> dict[str, tuple[Floats, Floats]]:
         """Times of each request by name: Paceline's, and the reference's."""
-        good = [one for one in self.reference if one["status"] == 200 and len(one["chunks"]) > 1]
-        first = np.array([one["chunks"][0] for one in good])
+        return {"TTFT": (self.own.first_token[self.own.ok], _first(self.reference)), **self.between}
+
+    @property
+    def witnessed(self) -> dict[str, tuple[Floats, Floats]]:
+        """The same where both saw the same requests, which the other side counts from when they were sent."""
+        own = self.own
+        return {"TTFT": (own.first_token[own.ok] - own.lateness[own.ok], _first(self.reference)), **self.between}
+
+    @property
+    def between(self) -> dict[str, tuple[Floats, Floats]]:
+        good = _good(self.reference)
         spans = np.array([one["chunks"][-1] - one["chunks"][0] for one in good])
         gaps = np.array([one["usage"]["completion_tokens"] - 1 for one in good])
-        ok = self.own.ok
-        return {"TTFT": (self.own.first_token[ok], first), "ITL": (self.own.between_tokens[ok], spans / gaps)}
+        return {"ITL": (self.own.between_tokens[self.own.ok], spans / gaps)}
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -65,6 +75,29 @@ class Both:
             "output": int(own.output_tokens.sum()) + sum(usage["completion_tokens"] for usage in usages),
             "cached": int(own.cached_tokens.sum()) + cached,
         }
+
+
+def _good(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in answers if one["status"] == 200 and len(one["chunks"]) > 1]
+
+
+def _first(answers: Sequence[dict[str, Any]]) -> Floats:
+    return np.array([one["chunks"][0] for one in _good(answers)])
+
+
+def send_witnessed(endpoint: Endpoint, words: Sequence[str], count: int, rate: float) -> Both:
+    """Paceline alone, through a relay that notes when each byte passes."""
+    draw, choose = np.random.default_rng(2), random.Random(2)
+    bodies = [_body(endpoint, choose.choices(words, k=PROMPT)) for _ in range(count)]
+    command = [sys.executable, "-m", "bench.witness", endpoint.host, str(endpoint.port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        relayed = replace(endpoint, host="127.0.0.1", port=int(process.stdout.readline()))
+        schedule = Schedule(np.cumsum(draw.exponential(1.0 / rate, count)), np.arange(count, dtype=np.int32))
+        prepared = [Prepared(body.encode()) for body in bodies]
+        trace = drive(relayed, prepared, schedule, streaming=True, timeout=300.0, workers=1)
+        said, _ = process.communicate()
+    return Both(trace, json.loads(said))
 
 
 def send_both(endpoint: Endpoint, words: Sequence[str], count: int, rate: float, seed: int = 1) -> Both:
@@ -117,15 +150,23 @@ def main() -> None:
     with opened(ServeParameters.read(asked), Context(case=case)) as session:
         words = session.server.prompt_words or [f"word{number}" for number in range(500)]
         both = send_both(session.endpoint, words, COUNT, RATE)
-    good = sum(one["status"] == 200 for one in both.reference)
+        same = send_witnessed(session.endpoint, words, WITNESSED, RATE)
+    good = len(_good(both.reference))
     click.echo(f"{kind}: {int(both.own.ok.sum())} of {len(both.own)} requests of Paceline were answered, ", nl=False)
-    click.echo(f"{good} of {len(both.reference)} of aiohttp")
-    if not (both.own.ok.any() and good):
-        raise LookupError(f"nothing can be compared: {dict(both.own.causes)}")
-    click.echo(f"{'':10} {'Paceline':>12} {'aiohttp':>12} {'ratio':>8}  95 %")
-    for name, (own, reference) in both.figures.items():
+    click.echo(f"{good} of {len(both.reference)} of the reference")
+    if not (both.own.ok.any() and good and same.own.ok.any()):
+        raise LookupError(f"nothing can be compared: {dict(both.own.causes)} {dict(same.own.causes)}")
+    _show("reference", both.figures)
+    click.echo(f"\nthe same {int(same.own.ok.sum())} requests as a relay saw them pass")
+    _show("relay", same.witnessed)
+
+
+def _show(name: str, figures: dict[str, tuple[Floats, Floats]]) -> None:
+    click.echo(f"{'':10} {'Paceline':>12} {name:>12} {'ratio':>8}  95 %")
+    for figure, (own, reference) in figures.items():
         for label, share in (("p50", 0.5), ("p99", 0.99)):
             value, low, high = ratio(own, reference, share)
             pair = (float(np.quantile(own, share)) * 1e3, float(np.quantile(reference, share)) * 1e3)
-            line = f"{name} {label:5} {pair[0]:9.3f} ms {pair[1]:9.3f} ms {value:8.3f}"
-            click.echo(f"{line}  {low:.3f} to {high:.3f}{'' if abs(value - 1) <= 0.03 else '  beyond 3 %'}")
+            line = f"{figure} {label:5} {pair[0]:9.3f} ms {pair[1]:9.3f} ms {value:8.3f}"
+            interval = f"  {low:.3f} to {high:.3f}" if name == "reference" else ""
+            click.echo(f"{line}{interval}{'' if abs(value - 1) <= 0.03 else '  beyond 3 %'}")

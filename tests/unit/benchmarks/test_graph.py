@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,6 +69,20 @@ def test_auto_takes_a_graph_where_it_gains(eager: float, graph: float, is_graph:
     assert session.facts.get("graph_gain") == (pytest.approx(2.0) if is_graph else None)
 
 
+@pytest.mark.parametrize(("in_flight", "is_graph"), [(1, True), (2, False)])
+def test_the_time_to_issue_a_step_counts_where_each_is_waited_for(in_flight: int, is_graph: bool) -> None:
+    clock = ScriptedClock()
+    device = GraphDevice(clock)
+    session = replace(session_of(device), in_flight=in_flight)
+
+    def step(host: float) -> None:
+        clock.advance(host)
+        device.issue(5e-2)
+
+    as_graph(session, partial(step, 1e-3), lambda: partial(step, 1e-5))
+    assert session.is_graph is is_graph
+
+
 def test_what_is_asked_for_is_done_however_slow() -> None:
     clock = ScriptedClock()
     step, replay = steps(clock, 1e-3, 2e-3)
@@ -111,7 +126,7 @@ def test_auto_does_not_try_where_it_could_be_wrong_or_gains_nothing() -> None:
     assert why(replace(usual, ranks=Ranks(0, 2))) == "ranks talk with each other"
     assert why(session_of(GraphDevice(clock), batch_size="auto")) == "the batch fills the memory"
     assert why(replace(usual, device=full)).endswith("so much is not free")
-    assert why(usual, 2 * LONGEST).startswith("a step takes 0.2 s")
+    assert why(usual, 2 * LONGEST).startswith("a step takes 1 s")
 
 
 def test_graphs_that_a_device_does_not_have_are_refused() -> None:

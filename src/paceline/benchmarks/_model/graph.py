@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.benchmarks._model.session import ModelSession
-from paceline.devices import Device
 from paceline.measure.memory import exhausted
 from paceline.models.base import Traits
 
 Step = Callable[[], object]
 
 COMPARED = 10  # steps of each kind
-LONGEST = 0.1  # seconds: a host issues thousands of kernels in that time
+LONGEST = 0.5  # seconds: a host issues ten thousands of kernels in that time
 GAIN = 1.01  # what a graph has to gain, as it hides what memory a step takes
 
 
@@ -26,7 +25,7 @@ def as_graph(session: ModelSession[Any], step: Step, capture: Callable[[], Step]
     why_not = _obstacle(session) if choice == "auto" else ""
     if not why_not:
         device.reset_peak_memory()
-        seconds = _seconds(device, step)
+        seconds = _seconds(session, step)
         peak = device.peak_memory()
         if choice == "auto" and seconds > LONGEST:
             why_not = f"a step takes {seconds:.2g} s, so that the host is not what bounds it"
@@ -42,7 +41,7 @@ def as_graph(session: ModelSession[Any], step: Step, capture: Callable[[], Step]
             why_not = memory or f"{type(error).__name__}: {error}".splitlines()[0][:200]
             device.release_memory()
         else:
-            gain = seconds / _seconds(device, replay)
+            gain = seconds / _seconds(session, replay)
             if choice == "on" or gain >= GAIN:
                 session.is_graph, session.step_memory = True, peak[0] if peak is not None else None
                 session.recorded = step
@@ -69,10 +68,15 @@ def _obstacle(session: ModelSession[Any]) -> str:
     return ""
 
 
-def _seconds(device: Device, step: Step) -> float:
+def _seconds(session: ModelSession[Any], step: Step) -> float:
+    """Of a step, each waited for where the measured ones are: only then does the host's part of a step show."""
+    device, waits = session.device, session.in_flight == 1
+
     def several() -> None:
         for _ in range(COMPARED):
             step()
+            if waits:
+                device.synchronize()
 
     step()
     return device.seconds_of(several) / COMPARED
