@@ -60,6 +60,7 @@ class WorkerTask(LoadShare):
     fresh: FreshWords = NO_WORDS
     turns: list[Turn] = field(default_factory=list)  # of each kind, where some follow others or are closed early
     json_keys: tuple[str, ...] | None = None  # what a text has to be a JSON object with; None where any text is good
+    client: Literal["c", "python"] = "python"  # which one sends; without a compiler it is always python
     outputs: tuple[tuple[int, ...], ...] | None = None  # shapes in a good answer of a tensor protocol, if to be checked
 
 
@@ -236,4 +237,5 @@ _TASK: dict[str, _Reader] = {
     "json_keys": _optional(_list_of(_a(str), tuple)),
     "outputs": _optional(_list_of(_list_of(_a(int), tuple), tuple)),
     "most": _optional(_a(int)),
+    "client": _one_of(Literal["c", "python"]),
 }
