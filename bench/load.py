@@ -19,11 +19,10 @@ from bench import guidellm, wrk
 from bench.ratio import Ratio
 from paceline.load import native_client
 from paceline.load.generator import drive
-from paceline.load.native_client import ClientName
 from paceline.load.null_server import started
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import delivered
-from paceline.load.request import Endpoint, Prepared
+from paceline.load.request import ClientName, Endpoint, Prepared
 from paceline.load.trace import Trace
 
 REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')

@@ -52,7 +52,7 @@ def pace(endpoint: Endpoint, request: Prepared, users: int, seconds: float, cpu:
         done = subprocess.run(pinned, check=True, capture_output=True, text=True)
         after = os.times()
     count = _COUNT.search(done.stdout)
-    if count is None or (trouble := _TROUBLE.search(done.stdout)):
-        raise RuntimeError(f"wrk: {trouble[0] if count else done.stdout}")
+    if count is None or _TROUBLE.search(done.stdout):
+        raise RuntimeError(f"wrk: {done.stdout}")
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return Pace(int(count[1]) / used, int(count[1]) / seconds)

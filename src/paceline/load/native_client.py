@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import CaseError, InputError
 from paceline.load.http_client import judged, reachable_address, sweep_every
 from paceline.load.live import EVERY, write_line
-from paceline.load.request import Endpoint, Prepared
+from paceline.load.request import ClientChoice, ClientName, Endpoint, Prepared
 from paceline.load.trace import MOST_HELD, OK, Log, clock
 from paceline.load.turn import ALONE
 from paceline.measure import native
@@ -30,8 +30,6 @@ from paceline.measure import native
 if TYPE_CHECKING:
     from paceline.load.task import WorkerTask
 
-ClientName = Literal["c", "python"]
-ClientChoice = Literal["auto", "c", "python"]
 SOURCE = Path(__file__).with_name("client.c")
 WIRES = ("kserve-json", "kserve-binary", "http")
 _ENDED, _STOPPED, _TIME_TO_TELL, _FULL = range(4)
@@ -81,7 +79,7 @@ def obstacle(endpoint: Endpoint, requests: Iterable[Prepared], *, streaming: boo
 
 
 def chosen(
-    wanted: ClientChoice, endpoint: Endpoint, requests: Iterable[Prepared], *, streaming: bool, here: bool = True
+    wanted: ClientChoice | None, endpoint: Endpoint, requests: Iterable[Prepared], *, streaming: bool, here: bool = True
 ) -> tuple[ClientName, str]:
     """Which client sends, and why it is not the one in C; `here`: from this machine, others see for themselves."""
     if wanted == "python":
