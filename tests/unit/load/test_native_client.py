@@ -185,7 +185,7 @@ def test_every_answer_has_the_same_status_from_both(server: Server) -> None:
 def test_answers_with_faults_are_understood_or_refused_alike(server: Server) -> None:
     """What came may be cut, doubled or changed anywhere; the server closes, so that nobody waits for the rest."""
     chance, bodies = random.Random(7), []
-    for _ in range(300):
+    for _ in range(100):
         answer = bytearray(chance.choice([GOOD, CHUNKS, b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKS]))
         for _ in range(chance.randint(1, 3)):
             at = chance.randrange(len(answer))
@@ -393,7 +393,7 @@ def test_what_needs_more_than_plain_http_is_sent_by_python(
 ) -> None:
     name, said = chosen(None, endpoint, [request_], streaming=streaming)
     assert name == "python" and why in said
-    with pytest.raises(InputError, match="set load[.]client to auto"):
+    with pytest.raises(InputError, match=r"set load\.client to auto"):
         chosen("c", endpoint, [request_], streaming=streaming)
 
 
