@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load import calibrate, null_server
+from paceline.load import calibrate, native_client, null_server
 from paceline.load.calibrate import GeneratorCeiling, Probe, RequestKind
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared
@@ -507,7 +507,7 @@ def test_the_client_that_sends_is_measured_and_remembered_apart(
         clock.now += 1.0
         return replace(QUIET, rate=9000.0 if kind.client == "c" else 4000.0)
 
-    monkeypatch.setattr(calibrate.native_client, "missing", lambda: why)
+    monkeypatch.setattr(native_client, "missing", lambda: why)
     monkeypatch.setattr(null_server, "started", started)
     monkeypatch.setattr(calibrate, "measure", measure)
     expected = 9000.0 if client == "c" else 4000.0

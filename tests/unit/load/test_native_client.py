@@ -120,8 +120,8 @@ def in_turn(bodies: Sequence[bytes], **more: Any) -> LoadParameters:
 
 def both(server: Server, bodies: Sequence[bytes], load: LoadParameters | Schedule, **more: Any) -> tuple[Trace, Trace]:
     """The traces of both clients, which agree in everything but the times."""
-    more = {"endpoint": server.endpoint, "workers": 1, "timeout": 60.0, "in_turn": True} | more
-    one, other = (drive(requests=asked(bodies), load=load, client=client, **more) for client in CLIENTS)
+    given: dict[str, Any] = {"endpoint": server.endpoint, "workers": 1, "timeout": 60.0, "in_turn": True} | more
+    one, other = (drive(requests=asked(bodies), load=load, client=client, **given) for client in CLIENTS)
     assert (one.client, other.client) == CLIENTS
     for name in ("status", "kind", "samples", "worker"):
         assert getattr(one, name).tolist() == getattr(other, name).tolist(), name
@@ -134,6 +134,7 @@ def both(server: Server, bodies: Sequence[bytes], load: LoadParameters | Schedul
         np.testing.assert_array_equal(values, other.stages[name])
     for trace in (one, other):
         known = np.isfinite(trace.done)
+        assert trace.dispatched is not None
         assert (trace.intended <= trace.dispatched)[np.isfinite(trace.dispatched)].all()
         assert (trace.dispatched <= trace.sent)[np.isfinite(trace.sent)].all()
         assert ((trace.sent <= trace.first) & (trace.first <= trace.done))[known].all()
@@ -228,6 +229,10 @@ def test_a_port_that_nobody_listens_at_refuses_all(server: Server) -> None:
 def test_what_is_under_way_when_the_load_is_ended_is_broken_and_the_rest_unsent(server: Server) -> None:
     for client in CLIENTS:
         before = server.requests
+
+        def go_on(before: int = before) -> bool:
+            return server.requests == before
+
         trace = drive(
             server.endpoint,
             asked([SILENT, GOOD]),
@@ -235,7 +240,7 @@ def test_what_is_under_way_when_the_load_is_ended_is_broken_and_the_rest_unsent(
             in_turn=True,
             timeout=2000.0,
             client=client,
-            go_on=lambda before=before: server.requests == before,
+            go_on=go_on,
         )
         assert trace.status.tolist() == [BROKEN, UNSENT]
         assert trace.client == client
@@ -300,6 +305,10 @@ def test_outputs_are_checked_and_the_first_good_answers_handed_back(server: Serv
     traces = []
     for client in CLIENTS:
         kept = answers.setdefault(client, [])
+
+        def keep(kind: int, body: bytes, kept: list[tuple[int, bytes]] = kept) -> None:
+            kept.append((kind, body))
+
         traces.append(
             drive(
                 endpoint,
@@ -308,7 +317,7 @@ def test_outputs_are_checked_and_the_first_good_answers_handed_back(server: Serv
                 in_turn=True,
                 outputs=((2,),),
                 keep=2,
-                on_answer=lambda kind, body, kept=kept: kept.append((kind, body)),
+                on_answer=keep,
                 client=client,
             )
         )
