@@ -1,4 +1,4 @@
-"""How well the load generator keeps its schedule, and what a request costs it, beside aiohttp's and GuideLLM's.
+"""How well the load generator keeps its schedule, and what a request costs it, beside wrk, aiohttp and GuideLLM.
 
 A null server has the last core, the load generator the first. Everything is measured a few times and the best is told,
 because whatever else runs on the machine can only make it worse.
@@ -15,13 +15,14 @@ import sys
 import click
 import numpy as np
 
-from bench import guidellm
+from bench import guidellm, wrk
 from bench.ratio import Ratio
+from paceline.load import native_client
 from paceline.load.generator import drive
 from paceline.load.null_server import started
 from paceline.load.parameters import LoadParameters
 from paceline.load.quality import delivered
-from paceline.load.request import Endpoint, Prepared
+from paceline.load.request import ClientName, Endpoint, Prepared
 from paceline.load.trace import Trace
 
 REQUEST = Prepared(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0.0,0.0,0.0,0.0]}]}')
@@ -46,7 +47,7 @@ def load_ratios() -> list[Ratio]:
             click.echo("bench: aiohttp is not installed, so that nothing is compared with it", err=True)
         else:
             ratios.append(_against_aiohttp(endpoint, own))
-    return [*ratios, *_against_guidellm(own, servers)]
+    return [*ratios, *_against_wrk(own, servers), *_against_guidellm(own, servers)]
 
 
 def _kept(endpoint: Endpoint, cpu: int, rate: int, bounds: dict[int, float]) -> list[Ratio]:
@@ -75,6 +76,40 @@ def _against_aiohttp(endpoint: Endpoint, cpu: int) -> Ratio:
     ratio = own / theirs
     made_of = f"{own:,.0f} / {theirs:,.0f} requests per CPU-second"
     return Ratio("load: per CPU-second / aiohttp's", ratio, ">= 4", ratio >= 4, made_of)
+
+
+def _against_wrk(cpu: int, servers: int) -> list[Ratio]:
+    """Requests per CPU-second and per second of one core, with and without the client in C; wrk's in the same run."""
+    if wrk.program() is None:
+        click.echo("bench: wrk IS NOT INSTALLED, so that nothing is compared with it: apt-get install wrk", err=True)
+        return []
+    clients: list[ClientName] = ["c", "python"]
+    if why := native_client.missing():
+        click.echo(f"bench: the client in C cannot be measured: {why}", err=True)
+        clients.remove("c")
+    with started(servers, in_c=not why) as (endpoint, _):
+        theirs = wrk.Pace.best(TIMES, lambda: wrk.pace(endpoint, REQUEST, USERS, SECONDS, cpu))
+        return [_beside(client, _own_pace(endpoint, client, cpu), theirs) for client in clients]
+
+
+def _own_pace(endpoint: Endpoint, client: ClientName, cpu: int) -> wrk.Pace:
+    closed = LoadParameters(arrival="closed", users=USERS, duration=SECONDS)
+
+    def once() -> wrk.Pace:
+        trace = drive(endpoint, [REQUEST], closed, workers=1, cpus=[cpu], client=client)
+        return wrk.Pace(_per_cpu_second(trace), float(trace.ok.sum() / np.nanmax(trace.done)))
+
+    return wrk.Pace.best(TIMES, once)
+
+
+def _beside(client: ClientName, own: wrk.Pace, theirs: wrk.Pace) -> Ratio:
+    ratio = own.per_cpu_second / theirs.per_cpu_second
+    least = 0.5 if client == "c" else 0.1
+    made_of = (
+        f"{own.per_cpu_second:,.0f} / {theirs.per_cpu_second:,.0f} requests per CPU-second; "
+        f"{own.per_second:,.0f} / {theirs.per_second:,.0f} requests/s from one core"
+    )
+    return Ratio(f"load: client in {client} / wrk", ratio, f">= {least}", ratio >= least, made_of)
 
 
 def _against_guidellm(cpu: int, servers: int) -> list[Ratio]:

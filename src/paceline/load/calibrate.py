@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from pydantic import TypeAdapter
 
 from paceline.core.files import data_directory, write_atomic
 from paceline.core.quantity import show_size
-from paceline.load import null_server, quality
+from paceline.load import native_client, null_server, quality
 from paceline.load.generator import drive
 from paceline.load.grpc_client import require_grpc
 from paceline.load.parameters import LoadParameters
-from paceline.load.request import Endpoint, Prepared
+from paceline.load.request import ClientName, Endpoint, Prepared
 
 PROBE_RATES = (500.0, 2000.0)
 _OF_THE_CLOSED_LOOP = (0.4, 0.7)  # parts of its rate that are probed as well
@@ -51,13 +51,14 @@ class RequestKind:
 
     size: int = 0  # bytes of a request; 0 for small ones
     grpc: bool = False
+    client: ClientName = "python"
 
     @classmethod
-    def of(cls, endpoint: Endpoint, requests: Sequence[Prepared]) -> RequestKind:
+    def of(cls, endpoint: Endpoint, requests: Sequence[Prepared], client: ClientName = "python") -> RequestKind:
         """The kind of these requests, a little larger than they are on average rather than smaller."""
         size = sum(len(one.body) for one in requests) // max(1, len(requests))
         step = 2 ** (size.bit_length() - 1) // _STEPS
-        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.is_grpc)
+        return cls(-(-size // step) * step if size > _SMALL else 0, endpoint.is_grpc, client)
 
     @property
     def request(self) -> Prepared:
@@ -75,7 +76,8 @@ class RequestKind:
         return max(_FEWEST, min(_MOST, _BYTES // self.size)) if self.size else None
 
     def __str__(self) -> str:
-        return f"requests/s{f' of {show_size(self.size)}' if self.size else ''}{' by gRPC' if self.grpc else ''}"
+        how = " by gRPC" if self.grpc else " by the client in C" if self.client == "c" else ""
+        return f"requests/s{f' of {show_size(self.size)}' if self.size else ''}{how}"
 
 
 SMALL = RequestKind()
@@ -118,12 +120,14 @@ def calibrate(
     One that was measured while others had the core holds for a while, for loads far below it: `needed` per second.
     """
     cores = list(cpus or sorted(os.sched_getaffinity(0)))
+    if kind.client == "c" and native_client.missing():  # on a client host that has no compiler
+        kind = replace(kind, client="python")
     key = _key(cores, kind)
     if stored := _remembered(key, needed):
         return stored
     if kind.grpc:
         require_grpc()
-    with null_server.started(cores[-1], grpc=kind.grpc) as (endpoint, process):
+    with null_server.started(cores[-1], grpc=kind.grpc, in_c=kind.client == "c") as (endpoint, process):
         begun, waited = time.monotonic(), waiting_for_cpu(process)
         measured = measure(endpoint, cores[0], kind)
         for _ in range(_AGAIN):
@@ -154,7 +158,7 @@ def measure(endpoint: Endpoint, cpu: int | None = None, kind: RequestKind = SMAL
     pinned = None if cpu is None else [cpu]
     length = {"requests": kind.number} if kind.number else {"duration": _SECONDS}
     closed = LoadParameters.model_validate({"arrival": "closed", "users": kind.users} | length)
-    trace = drive(endpoint, [kind.request], closed, workers=1, cpus=pinned)
+    trace = drive(endpoint, [kind.request], closed, workers=1, cpus=pinned, client=kind.client)
     done = trace.done[trace.ok]
     if not len(done):
         return GeneratorCeiling(0.0, 0.0, ())
@@ -177,7 +181,7 @@ def _best_probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: R
 def _probe(endpoint: Endpoint, rate: float, cpus: list[int] | None, kind: RequestKind, late: float) -> Probe:
     seconds = max(_SECONDS, min(_LONG, (kind.number or _FEWEST) / rate), _FEWEST / rate)
     load = LoadParameters(arrival="poisson", rate=rate, duration=seconds)
-    trace = drive(endpoint, [kind.request], load, workers=1, cpus=cpus)
+    trace = drive(endpoint, [kind.request], load, workers=1, cpus=cpus, client=kind.client)
     p50, p99 = np.nanpercentile(quality.own_lateness(trace), [50, 99])
     delivered = quality.delivered(trace)
     is_in_time = delivered >= min(quality.LEAST_DELIVERED, 1.0 - 1.0 / len(trace))

@@ -51,7 +51,7 @@ class ClientAgent:
         return {"hello": {"version": VERSION, "cores": len(self._cores), "boot": boot()}}
 
     def _calibrate(self, order: Words) -> Words:
-        kind = RequestKind(order["size"], order["grpc"])
+        kind = RequestKind(order["size"], order["grpc"], order.get("client", "python"))
         return {"ceiling": asdict(calibrate((self._cores[0], self._other), kind))}
 
     def _reach(self, order: Words) -> Words:

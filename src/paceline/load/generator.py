@@ -19,9 +19,10 @@ from paceline.load.arrivals import Schedule, shares
 from paceline.load.fresh import NO_WORDS, FreshWords
 from paceline.load.grpc_client import require_grpc
 from paceline.load.live import Figures, Line, together
+from paceline.load.native_client import chosen
 from paceline.load.network import link_of
 from paceline.load.parameters import LoadParameters
-from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
+from paceline.load.request import ClientChoice, Endpoint, Prepared, grpc_metadata, http_bytes
 from paceline.load.task import LoadShare, WorkerTask
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
 from paceline.load.turn import ALONE, Turn, longest_wait, sizes
@@ -189,6 +190,7 @@ def drive(
     most: int | None = None,
     tokenizer: Path | None = None,
     json_keys: tuple[str, ...] | None = None,
+    client: ClientChoice | None = None,
 ) -> Trace:
     """Send requests as `load` says and return the trace of all of them.
 
@@ -208,6 +210,7 @@ def drive(
     - outputs: shapes of one sample in an answer; answers of a tensor protocol without them are not good
     - most: no more requests than this are sent, whatever the load says
     - tokenizer: counts the tokens of answers that come without a count of the server's
+    - client: instead of the load's own, which is auto unless set
     - json_keys: what the texts of answers have to be JSON objects with
     - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
     """
@@ -215,6 +218,8 @@ def drive(
         raise InputError("no-requests", "there are no requests to send", key="requests")
     if endpoint.is_grpc:
         require_grpc()
+    wanted = client or (load.client if isinstance(load, LoadParameters) else None)
+    name, _ = chosen(wanted, endpoint, requests, streaming=streaming, here=hosts is None)
     cost = cost_of(requests, is_grpc=endpoint.is_grpc)
     plan = LoadPlan.of(load, requests, seed, in_turn=in_turn)
     turns = [one.turn for one in requests]
@@ -239,6 +244,7 @@ def drive(
         if any(turn != ALONE for turn in turns)
         else [],
         json_keys=json_keys,
+        client=name,
         outputs=outputs,
         tokenizer=str(tokenizer or ""),
         metadata=[grpc_metadata(endpoint, one) for one in requests],

@@ -35,11 +35,11 @@ class HttpClient:
         self.expected = task.endpoint.expected
         self.holds_bodies = task.outputs is not None or (task.endpoint.is_language and not task.streaming)
         self.wants_bodies = self.expected is not None or self.holds_bodies
-        self._address = _reachable_address(task.endpoint.host, task.endpoint.port)
+        self._address = reachable_address(task.endpoint.host, task.endpoint.port)
         self._tls = ssl.create_default_context() if task.endpoint.tls else None
         self._opening: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._sweep_every = min(0.1, task.timeout / 10)
+        self._sweep_every = sweep_every(task.timeout)
         self._sweeping = self._loop.call_later(self._sweep_every, self._sweep)
         self.call_later = self._loop.call_later
 
@@ -250,16 +250,12 @@ class _Connection(asyncio.Protocol):
             self._client.idle.append(self)
         elif not self._is_lost:
             self._transport.close()
-        self._end(reader.status if self._client.expected is None else self._judged(self._client.expected))
-
-    def _judged(self, expected: Expected) -> int:
-        """The status that counts, after all times were taken: OK for every good answer, and only for one."""
-        status, body = self._reader.status, bytes(self._reader.body or b"")
-        problem = expected.problem(status, body)
-        if not problem:
-            return OK
-        self._log.add_cause(problem)
-        return status if not expected.has_status(status) and status != OK else WRONG
+        status = reader.status
+        if self._client.expected is not None:  # after all times were taken
+            status, problem = judged(self._client.expected, status, bytes(reader.body or b""))
+            if problem:
+                log.add_cause(problem)
+        self._end(status)
 
     def _end(self, status: int) -> None:
         row = self._row
@@ -269,7 +265,20 @@ class _Connection(asyncio.Protocol):
         self._log.finished(row)
 
 
-def _reachable_address(host: str, port: int) -> str:
+def judged(expected: Expected, status: int, body: bytes) -> tuple[int, str]:
+    """The status that counts, OK for every good answer and only for one; and what is wrong with the others."""
+    problem = expected.problem(status, body)
+    if not problem:
+        return OK, ""
+    return status if not expected.has_status(status) and status != OK else WRONG, problem
+
+
+def sweep_every(timeout: float) -> float:
+    """Seconds from one look at the requests under way to the next."""
+    return min(0.1, timeout / 10)
+
+
+def reachable_address(host: str, port: int) -> str:
     """The first of the host's addresses that accepts connections; looked up once, not for every connection."""
     addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in dict.fromkeys(addresses if len(addresses) > 1 else ()):

@@ -67,11 +67,15 @@ class Tally:
     def _write(self) -> None:
         now, log = clock(), self._log
         latencies = [(log.done[row] - log.intended[row]) // 1000 for row in self._rows]
-        line = json.dumps([(now - self._since) / 1e9, self._ended, self._failed, latencies], separators=(",", ":"))
-        with suppress(OSError):  # nobody reads, or not fast enough
-            os.write(self._descriptor, f"{line}\n".encode())
+        write_line(self._descriptor, [(now - self._since) / 1e9, self._ended, self._failed, latencies])
         self._since, self._ended, self._failed, self._rows = now, 0, 0, []
         self._timer = self._loop.call_later(EVERY, self._write)
+
+
+def write_line(descriptor: int, line: Line) -> None:
+    """Say it to whoever listens, who is never waited for."""
+    with suppress(OSError):  # nobody reads, or not fast enough
+        os.write(descriptor, f"{json.dumps(line, separators=(',', ':'))}\n".encode())
 
 
 class Watcher:

@@ -6,23 +6,29 @@ python -m paceline.load.null_server OPTIONS, which are JSON, prints its port and
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 
 from paceline.load.http11 import END_OF_HEAD, parse_request
 from paceline.load.kserve_grpc import METHOD, SERVICE
 from paceline.load.request import Endpoint, Wire
 from paceline.load.worker import new_event_loop
+from paceline.measure import native
 
 PATH = "/v2/models/null/infer"
 BODY = b'{"model_name":"null","outputs":[{"name":"y","datatype":"FP32","shape":[1,1],"data":[0.0]}]}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+SOURCE = Path(__file__).with_name("null_server.c")
 MOST_HEAD = 8 * 1024  # bytes
 
 
@@ -34,7 +40,7 @@ class NullProtocol(asyncio.BufferedProtocol):
     def __init__(self, body: bytes = BODY) -> None:
         self._begun = b""  # a head of which the end has not come yet
         self._missing = 0  # bytes of a body
-        self._answer = HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        self._answer = answer_of(body)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
@@ -65,15 +71,21 @@ class NullProtocol(asyncio.BufferedProtocol):
         self._transport.write(self._answer)
 
 
+def answer_of(body: bytes) -> bytes:
+    """The bytes of the only answer."""
+    return HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
 @contextmanager
 def started(
-    cpu: int | None = None, host: str = "127.0.0.1", *, grpc: bool = False, body: bytes = BODY
+    cpu: int | None = None, host: str = "127.0.0.1", *, grpc: bool = False, body: bytes = BODY, in_c: bool = False
 ) -> Iterator[tuple[Endpoint, int]]:
     """A null server at an address of this machine, on a core if one is named, and the id of its process.
 
-    It ends with this process. Over gRPC it answers with an empty message, otherwise with the body.
+    It ends with this process. Over gRPC it answers with an empty message, otherwise with the body; by C code, which
+    needs a compiler, it answers faster than any client asks.
     """
-    options = json.dumps({"cpu": cpu, "host": host, "grpc": grpc, "body": body.decode()})
+    options = json.dumps({"cpu": cpu, "host": host, "grpc": grpc, "body": body.decode(), "in_c": in_c})
     command = [sys.executable, "-P", "-m", "paceline.load.null_server", options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -113,11 +125,27 @@ async def serve(connect: Callable[[], NullProtocol] | None, host: str) -> None:
         await ended
 
 
+def serve_in_c(host: str, body: bytes) -> None:
+    """Print a port and serve HTTP there until the input ends."""
+    with socket.create_server(
+        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
+    ) as listener:
+        listener.setblocking(False)
+        library, answer = native.load(SOURCE), answer_of(body)
+        sys.stdout.write(f"{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        library.serve(listener.fileno(), sys.stdin.fileno(), answer, ctypes.c_int64(len(answer)))
+
+
 def main() -> None:
     """Serve as the argument says."""
     options = json.loads(sys.argv[1])
     if options["cpu"] is not None:
         os.sched_setaffinity(0, {options["cpu"]})
+    if options.get("in_c"):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the C code would not let Python see it
+        serve_in_c(options["host"], options["body"].encode())
+        return
     connect = None if options["grpc"] else lambda: NullProtocol(options["body"].encode())
     with suppress(KeyboardInterrupt):
         new_event_loop().run_until_complete(serve(connect, options["host"]))

@@ -18,7 +18,7 @@ from paceline.load import arrivals
 from paceline.load.arrivals import Schedule, read_arrivals
 from paceline.load.distribution import Distribution, Pause
 from paceline.load.network import Link, Preset
-from paceline.load.request import Form
+from paceline.load.request import ClientChoice, Form
 
 ArrivalName = Literal[
     "constant", "poisson", "gamma", "ramp", "spike", "diurnal", "on-off", "trace",
@@ -121,12 +121,15 @@ class LoadParameters(Parameters):
     """lan, wifi or 4g, or {delay, jitter, up, down}: emulated between the users and the server"""
     network_by: Literal["client", "tc"] | None = None
     """Who emulates it: the client (unset), a link for each request; or tc, one cable for all, as root on Linux"""
+    client: ClientChoice | None = None
+    """Which client sends: c, several times as fast; python, which can do everything; auto (unset): c where it can send
+    such requests (plain HTTP, whole answers) and there is a C compiler, otherwise python"""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         kind = KINDS[self.arrival]
         given: Any = self  # what an arrival needs is there, or it is refused first
-        allowed = {"arrival", "network", "network_by", *kind.needs, *kind.allows}
+        allowed = {"arrival", "network", "network_by", "client", *kind.needs, *kind.allows}
         for name in type(self).model_fields:
             is_given = getattr(self, name) is not None
             if is_given and name not in allowed:

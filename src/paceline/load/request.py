@@ -28,6 +28,8 @@ LANGUAGE_PATHS: dict[Wire, str] = {
 }
 WIRE_HEADERS: dict[Wire | None, dict[str, str]] = {"anthropic-messages": {"anthropic-version": "2023-06-01"}}
 TEXT_WIRES = tuple(LANGUAGE_PATHS)[:4]  # whose answers are texts, as a whole or piece by piece
+ClientName = Literal["c", "python"]  # which one sends
+ClientChoice = Literal["auto", "c", "python"]
 Form = Literal["image", "text"]  # what a sample may be that is not yet a tensor
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import InputError
 from paceline.load.expected import Expected
 from paceline.load.fresh import NO_WORDS, FreshWords, Slot
-from paceline.load.request import Endpoint, Wire
+from paceline.load.request import ClientName, Endpoint, Wire
 from paceline.load.trace import Times
 from paceline.load.turn import Turn
 
@@ -60,6 +60,7 @@ class WorkerTask(LoadShare):
     fresh: FreshWords = NO_WORDS
     turns: list[Turn] = field(default_factory=list)  # of each kind, where some follow others or are closed early
     json_keys: tuple[str, ...] | None = None  # what a text has to be a JSON object with; None where any text is good
+    client: ClientName = "python"  # without a compiler it is always python
     outputs: tuple[tuple[int, ...], ...] | None = None  # shapes in a good answer of a tensor protocol, if to be checked
 
 
@@ -236,4 +237,5 @@ _TASK: dict[str, _Reader] = {
     "json_keys": _optional(_list_of(_a(str), tuple)),
     "outputs": _optional(_list_of(_list_of(_a(int), tuple), tuple)),
     "most": _optional(_a(int)),
+    "client": _one_of(ClientName),
 }

@@ -72,6 +72,7 @@ class Trace:
     host: NDArray[np.int32] | None = None  # which of the client hosts sent it, where there are several
     causes: Mapping[str, int] = field(default_factory=dict)  # why answers were not good, and how many each
     retried: int = 0  # requests sent again because the server closed the reused connection before it answered
+    client: str = "python"  # which one sent: python, c, or both
     begun: float = 0.0  # where its times count from, on this machine's monotonic clock
 
     def __len__(self) -> int:
@@ -182,6 +183,7 @@ class Trace:
             cpu_seconds=sum(part.cpu_seconds for part in parts),
             causes=added_causes(part.causes for part in parts),
             retried=sum(part.retried for part in parts),
+            client=" and ".join(sorted({name for part in parts for name in part.client.split(" and ")})),
         )
 
 
@@ -217,7 +219,7 @@ class WorkerResults:
         columns["answer_lengths"] = np.array([len(body) for _, body in self.answers], np.int64)
         columns["answer_bytes"] = np.frombuffer(b"".join(body for _, body in self.answers), np.uint8)
         columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(self.losses, np.str_)}
-        columns["retried"] = np.array(trace.retried)
+        columns |= {"retried": np.array(trace.retried), "client": np.array(trace.client)}
         columns["causes"] = np.array(list(trace.causes), np.str_)
         columns["cause_counts"] = np.array(list(trace.causes.values()), np.int64)
         file = io.BytesIO()
@@ -236,6 +238,7 @@ class WorkerResults:
             chunks=_split(columns["chunk_times"], columns["chunk_counts"]) if "chunk_counts" in columns else None,
             cpu_seconds=float(columns["cpu_seconds"]),
             retried=int(columns["retried"]),
+            client=str(columns["client"]),
             causes=dict(zip(columns["causes"].tolist(), columns["cause_counts"].tolist(), strict=True)),
         )
         bodies = _split(columns["answer_bytes"], columns["answer_lengths"])

@@ -21,45 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.core.die_with_parent import die_with_parent
-from paceline.core.errors import CaseError, InputError
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
-from paceline.load.kserve_answers import problem
-from paceline.load.language import (
-    UNKNOWN,
-    LanguageAnswer,
-    error_in,
-    json_problem,
-    read_stream,
-    read_vectors,
-    read_whole,
-)
 from paceline.load.live import Tally
-from paceline.load.request import TEXT_WIRES
-from paceline.load.server_timing import read_stages
+from paceline.load.native_client import NativeRun, missing
+from paceline.load.results import answer_of, log_of, results
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
-from paceline.load.tokenizer import TokenCounter
-from paceline.load.trace import (
-    BROKEN,
-    OK,
-    TIMED_OUT,
-    TOKEN_COLUMNS,
-    UNSENT,
-    WRONG,
-    Log,
-    Times,
-    Trace,
-    WorkerResults,
-    clock,
-)
+from paceline.load.trace import OK, TIMED_OUT, WRONG, WorkerResults, clock
 from paceline.load.turn import followers
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
-FIRST_REFUSAL = 400  # of HTTP's statuses
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all
 _AFTER_FAILURE = 0.01  # s; a user without a connection would otherwise try again at once, thousands of times
 
@@ -118,6 +92,9 @@ def main(folder: Path) -> None:
         os.sched_setaffinity(0, {task.cpu})
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes a descriptor
+    if task.client == "c" and not missing():
+        (folder / RESULT).write_bytes(_work_natively(task).packed())
+        return
     loop = new_event_loop()
     try:
         (folder / RESULT).write_bytes(loop.run_until_complete(_work(task)).packed())
@@ -127,6 +104,25 @@ def main(folder: Path) -> None:
 
 async def _work(task: WorkerTask) -> WorkerResults:
     run = _Run(task)
+    start = _told_to_start()
+    used = time.process_time()
+    await run.complete(start)
+    return run.results(start, time.process_time() - used)
+
+
+def _work_natively(task: WorkerTask) -> WorkerResults:
+    log = log_of(task, lambda _row: None)
+    run = NativeRun(task, log)
+    start = _told_to_start()
+    used = time.process_time()
+    run.complete(start)
+    used = time.process_time() - used
+    run.write_log()
+    return results(task, log, start, used, "c")
+
+
+def _told_to_start() -> int:
+    """When the load starts; the parent says so once every worker is ready."""
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
     line = sys.stdin.readline()  # nothing else can happen before, so this may block
@@ -136,9 +132,7 @@ async def _work(task: WorkerTask) -> WorkerResults:
     gc.collect()
     gc.freeze()
     gc.disable()
-    used = time.process_time()
-    await run.complete(start)
-    return run.results(start, time.process_time() - used)
+    return start
 
 
 class _Run:
@@ -154,10 +148,7 @@ class _Run:
         self._followers = followers(task.turns)
         self._under_way: dict[int, int] = {}  # requests of each conversation, by its first row
         self._begun = 0  # conversations of users who wait
-        self._log = Log(task.kinds.tolist(), task.keep, self._go_on if self._followers else self._finished)
-        self._log.hidden = task.endpoint.hidden
-        if task.outputs is not None:
-            self._log.judge = self._problem
+        self._log = log_of(task, self._go_on if self._followers else self._finished)
         self._client = (GrpcClient if task.endpoint.is_grpc else HttpClient)(self._log, task)
         self._loop = asyncio.get_running_loop()
         self._tally = Tally(self._loop, sys.stdout.fileno()) if task.live else None
@@ -250,7 +241,9 @@ class _Run:
         kind, first = log.kind(row), log.first_of.get(row, row)
         left = self._under_way.pop(first, 1) - 1
         said = log.said.setdefault(first, {})
-        answer = self._answer(row, log.status[row]) if kind in self._followers and log.status[row] == OK else None
+        answer = (
+            answer_of(task, log, row, log.status[row]) if kind in self._followers and log.status[row] == OK else None
+        )
         if answer is not None and not answer.problem:
             said[kind] = answer.said
             for following in self._followers[kind]:
@@ -270,10 +263,6 @@ class _Run:
         log.said.pop(first)
         self._finished(row)
 
-    def _problem(self, kind: int, body: bytes) -> str:
-        task = self._task
-        return problem(task.endpoint.wire, body, int(task.samples[kind]), task.outputs or ())
-
     def _next_of_user(self, row: int) -> None:
         task, status = self._task, self._log.status[row]
         pause = task.think_time
@@ -289,83 +278,8 @@ class _Run:
             self._ask()
 
     def results(self, start: int, cpu_seconds: float) -> WorkerResults:
-        """Everything that happened, in seconds since the start, with the emulated network's share added."""
-        task, log, number = self._task, self._log, self._log.number
-        rows = np.arange(number)
-        up = 0.0 if task.up is None else task.up[rows % len(task.up)]
-        down = np.zeros(number) if task.down is None else task.down[rows % len(task.down)]
-        size = np.array(log.size[:number], np.float64)
-        kind = task.kinds[rows % len(task.kinds)]
-        for row, one in log.kind_of.items():
-            kind[row] = one
-
-        def seconds(column: list[int]) -> Times:
-            times = np.array(column[:number], np.int64)
-            return np.where(times == 0, np.nan, (times - start) / 1e9)
-
-        status = np.array(log.status[:number], np.int32)
-        status[(status == UNSENT) & (np.array(log.sent[:number]) > 0)] = BROKEN  # under way when it was all ended
-        log.settle()
-        for row, why in log.problems.items():
-            status[row] = WRONG
-            log.add_cause(why)
-        answers = self._language_answers(status) if task.streaming or task.endpoint.is_language else []
-        chunks = [(np.array(one.chunks, np.int64) - start) / 1e9 + down[row] for row, one in enumerate(answers)]
-        counts: dict[str, Any] = {
-            name: np.array([getattr(one, name) for one in answers], np.int32) for name in TOKEN_COLUMNS
-        }
-        stages, batch = read_stages(log.timing[:number])
-        trace = Trace(
-            intended=seconds(log.intended),
-            sent=seconds(log.sent) - up,
-            first=seconds(log.first) + down,
-            done=seconds(log.done) + down + size / task.down_bandwidth,
-            status=status,
-            kind=kind,
-            worker=np.full(number, task.number, np.int32),
-            samples=task.samples[kind],
-            stages=stages,
-            batch=batch,
-            chunks=chunks if task.streaming and answers else None,
-            **(counts if answers else {}),
-            cpu_seconds=cpu_seconds,
-            dispatched=seconds(log.dispatched) - up,
-            causes=log.causes,
-            retried=log.retried,
-        )
-        return WorkerResults(trace, log.answers)
-
-    def _language_answers(self, status: NDArray[np.int32]) -> list[LanguageAnswer]:
-        """Every answer, in the order of rows; `status` becomes that of what is not one."""
-        log, answers = self._log, []
-        counter = None
-        with suppress(CaseError, InputError):  # on another host it may be missing: the chunks are still counted
-            counter = TokenCounter.of(Path(self._task.tokenizer)) if self._task.tokenizer else None
-        for row in range(log.number):
-            answer = self._answer(row, int(status[row]))
-            if counter is not None and answer.output_tokens == UNKNOWN and answer.text:
-                answer.output_tokens = counter(answer.text)
-            if status[row] == OK and answer.problem:
-                status[row] = answer.status
-                log.add_cause(answer.problem)
-            elif status[row] >= FIRST_REFUSAL and (why := error_in(log.bodies.get(row, b""))):
-                log.add_cause(why)
-            answers.append(answer)
-        return answers
-
-    def _answer(self, row: int, status: int) -> LanguageAnswer:
-        """What came for this row, as far as there is anything."""
-        task, log = self._task, self._log
-        answer, body = LanguageAnswer(), log.bodies.get(row, b"")
-        if task.endpoint.is_language and task.endpoint.wire not in TEXT_WIRES:
-            return read_vectors(body, task.endpoint.wire, int(task.samples[log.kind(row)])) if status == OK else answer
-        if task.streaming and (log.events[row] or status == OK):
-            answer = read_stream(log.events[row] or [], body)
-        elif status == OK:
-            answer = read_whole(body)
-        if task.json_keys is not None and status == OK and (wrong := json_problem(answer.said, task.json_keys)):
-            answer.fail(WRONG, wrong)
-        return answer
+        """Everything that happened."""
+        return results(self._task, self._log, start, cpu_seconds)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load import calibrate, null_server
+from paceline.load import calibrate, native_client, null_server
 from paceline.load.calibrate import GeneratorCeiling, Probe, RequestKind
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Prepared
@@ -28,7 +28,7 @@ NOTHING = GeneratorCeiling(0.0, 10_000.0, (Probe(500.0, 0.5, 0.1, 0.3),))
 
 
 @contextmanager
-def _nobody(cpu: int | None = None, *, grpc: bool = False) -> Iterator[tuple[Endpoint, int]]:
+def _nobody(cpu: int | None = None, *, grpc: bool = False, in_c: bool = False) -> Iterator[tuple[Endpoint, int]]:
     yield Endpoint("kserve-json", "127.0.0.1", 1, "/", "x"), 0
 
 
@@ -273,7 +273,7 @@ def test_the_worker_has_the_first_core_and_the_null_server_the_last(
     where: list[int | None] = []
 
     @contextmanager
-    def started(cpu: int | None = None, *, grpc: bool = False) -> Iterator[tuple[Endpoint, int]]:
+    def started(cpu: int | None = None, *, grpc: bool = False, in_c: bool = False) -> Iterator[tuple[Endpoint, int]]:
         where.append(cpu)
         with _nobody() as one:
             yield one
@@ -390,10 +390,10 @@ def test_a_worker_is_probed_below_and_at_parts_of_what_a_closed_loop_reaches(loa
     assert [probe.rate for probe in measured.probes] == [500.0, 0.4 * 5000.0, 0.7 * 5000.0]
     assert (measured.rate, measured.requests_per_cpu_second) == (0.7 * 5000.0, 20_000.0)
     assert [(load.users, load.duration, load.requests) for load in loads.loads[:1]] == [(16, 0.4, None)]
-    assert loads.more == [{"workers": 1, "cpus": [3]}] * 4
+    assert loads.more == [{"workers": 1, "cpus": [3], "client": "python"}] * 4
     assert loads.bodies == {len(RequestKind().request.body)}
     calibrate.measure(SERVER)
-    assert loads.more[-1] == {"workers": 1, "cpus": None}
+    assert loads.more[-1] == {"workers": 1, "cpus": None, "client": "python"}
 
 
 def test_large_requests_are_probed_by_their_number(loads: Loads) -> None:
@@ -455,7 +455,7 @@ def test_without_a_good_answer_there_is_no_ceiling(loads: Loads) -> None:
 def test_a_probe_takes_as_long_as_it_needs(loads: Loads, kind: RequestKind, rate: float, seconds: float) -> None:
     calibrate._probe(SERVER, rate, [2], kind, 1.0)
     assert loads.loads[0].duration == pytest.approx(seconds)
-    assert loads.more == [{"workers": 1, "cpus": [2]}]
+    assert loads.more == [{"workers": 1, "cpus": [2], "client": "python"}]
 
 
 @pytest.mark.parametrize(
@@ -488,3 +488,31 @@ def test_a_probe_tells_the_median_and_the_ninety_ninth_percentile(monkeypatch: p
     monkeypatch.setattr(calibrate, "drive", lambda *_, **__: replace(one, sent=one.intended + late))
     probe = calibrate._probe(SERVER, 500.0, None, RequestKind(), 1.0)
     assert [probe.lateness_p50, probe.lateness_p99] == pytest.approx([0.05, 0.099])
+
+
+@pytest.mark.parametrize(("why", "client"), [("", "c"), ("no compiler", "python")])
+def test_the_client_that_sends_is_measured_and_remembered_apart(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, why: str, client: str
+) -> None:
+    servers: list[bool] = []
+
+    @contextmanager
+    def started(cpu: int | None = None, *, grpc: bool = False, in_c: bool = False) -> Iterator[tuple[Endpoint, int]]:
+        servers.append(in_c)
+        clock.now += 1.0
+        with _nobody() as one:
+            yield one
+
+    def measure(_endpoint: Endpoint, _cpu: int, kind: RequestKind) -> GeneratorCeiling:
+        clock.now += 1.0
+        return replace(QUIET, rate=9000.0 if kind.client == "c" else 4000.0)
+
+    monkeypatch.setattr(native_client, "missing", lambda: why)
+    monkeypatch.setattr(null_server, "started", started)
+    monkeypatch.setattr(calibrate, "measure", measure)
+    expected = 9000.0 if client == "c" else 4000.0
+    assert calibrate.calibrate((0, 1), RequestKind(client="c")).rate == expected
+    assert calibrate.calibrate((0, 1), RequestKind()).rate == 4000.0
+    assert calibrate.calibrate((0, 1), RequestKind(client="c")).rate == expected
+    assert servers == ([True, False] if client == "c" else [False])
+    assert "C" in str(RequestKind(client="c"))

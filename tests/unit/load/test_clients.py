@@ -352,7 +352,7 @@ def test_hosts_that_are_one_machine_are_measured_one_after_the_other(line: Line)
     line.ceilings = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 40.0}
     hosts.calibrate(RequestKind(8192, True))
     assert [names for names, _ in line.orders] == [["b", "c", "d"], ["a"]]
-    assert line.orders[0][1] == {"do": "calibrate", "size": 8192, "grpc": True}
+    assert line.orders[0][1] == {"do": "calibrate", "size": 8192, "grpc": True, "client": "python"}
     assert [host.ceiling for host in hosts.hosts] == [ceiling(10.0), ceiling(20.0), ceiling(30.0), ceiling(40.0)]
 
 

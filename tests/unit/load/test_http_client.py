@@ -470,5 +470,5 @@ def test_of_several_addresses_the_first_that_accepts_is_used(
     entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: entries)
     monkeypatch.setattr(socket, "create_connection", connect)
-    assert http_client._reachable_address("server", 80) == expected
+    assert http_client.reachable_address("server", 80) == expected
     assert attempts == tried

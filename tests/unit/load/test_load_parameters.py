@@ -167,7 +167,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(values: dict[str, 
 
 def test_every_knob_is_documented_and_belongs_to_some_arrival() -> None:
     used = {name for kind in KINDS.values() for name in (*kind.needs, *kind.allows)}
-    assert set(LoadParameters.model_fields) == used | {"arrival", "network", "network_by"}
+    assert set(LoadParameters.model_fields) == used | {"arrival", "network", "network_by", "client"}
     assert all(field.description for field in LoadParameters.model_fields.values())
 
 

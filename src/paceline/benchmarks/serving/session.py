@@ -30,6 +30,7 @@ from paceline.devices import kind_of
 from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.clients import ClientHosts
 from paceline.load.generator import drive
+from paceline.load.native_client import chosen
 from paceline.load.network import connected, link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import CpuPlacement, on_cores
@@ -178,7 +179,9 @@ class ServingSession:
             on_answer=answers,
             go_on=self.server.is_alive,
             on_live=lambda figures: self.context.report(Progress(phase=phase, load=figures)),
+            client=self.parameters.load.client if self.parameters.load is not None else None,
         )
+        self.facts["client"] = trace.client
         self.spending.count(trace, *lengths)
         if trace.ok.any() and is_measured:
             latencies = tuple(float(one) for one in trace.latency[trace.ok])
@@ -238,7 +241,11 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
                 requests = prepare_requests(parameters, server, endpoint, allow_import=need.allow_import)
             say("calibrating the load generator")
             begun = time.monotonic()
-            sent = RequestKind.of(endpoint, requests.prepared)
+            wanted = load.client if load is not None else None
+            client, why = chosen(
+                wanted, endpoint, requests.prepared, streaming=requests.is_streaming, here=clients is None
+            )
+            sent = RequestKind.of(endpoint, requests.prepared, client)
             if clients is None:
                 needed = math.inf  # requests per second: a search and users who wait send as fast as they can
                 if load is not None and load.loop == "open":  # another draw has about the same peak
@@ -253,7 +260,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             session.spending.requests += endpoint.wire == "http"  # the one that was tried
             say(str(SendPlan.of(parameters)))
             session.metrics = server_metrics.source(endpoint, server.metrics_url)
-            session.facts |= _facts(session, sent)
+            session.facts |= _facts(session, sent) | ({"client_is_python_because": why} if why else {})
             _warm_up(session, seconds_to_ready)
             yield session
         except (CaseError, InputError) as error:
