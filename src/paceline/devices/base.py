@@ -96,6 +96,14 @@ class EnergyMeter(Protocol):
         """Joules since the meter was opened; never less than before."""
 
 
+ENERGY_SECONDS = 2.0  # a GPU's counter advances in steps of up to a tenth of a second: over less it says nothing
+
+
+def is_energy_known(meter: EnergyMeter | None, joules: float, seconds: float) -> bool:
+    """Whether so many joules, counted over so many seconds, are a figure to report."""
+    return meter is not None and not meter.late and joules > 0 and seconds >= ENERGY_SECONDS
+
+
 class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
