@@ -69,7 +69,7 @@ def test_no_gpu(fake_nvml: Install) -> None:
 
 
 def packages(tree: Callable[[dict[str, str]], Path], limit: str = "constraint_0_power_limit_uw") -> Path:
-    files = {}
+    files: dict[str, str] = {}
     for number in range(2):
         folder = f"intel-rapl:{number}"
         files |= {
