@@ -45,6 +45,7 @@ MARKS = {
     "escaped": ("^", "processes of the case outlived it, and were ended"),
     "slow": ("<", "a node, adapter or link is slower than the others"),
     "stray-writes": (">", "the case wrote into the connection to the runner"),
+    "limit-not-restored": ("@", "the earlier power limit or clock could not be put back"),
 }
 UNKNOWN = "?"
 

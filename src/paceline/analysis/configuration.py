@@ -28,7 +28,7 @@ _CHOICES = (
 )  # fmt: skip
 _OF_LAYOUT = ("data", "tensor", "pipeline", "checkpointing", "micro_batch", "precision")
 _USUAL = ("auto", "off")  # values that go without saying
-MACHINE, TARGET, RANKS = "machine", "target", "ranks"
+MACHINE, TARGET, RANKS, LIMIT = "machine", "target", "ranks", "limit"
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ def configuration_of(record: Record, run: Run, *, with_load: bool = False) -> Co
     words = [case.benchmark, *(_work_word(name, value) for name, value in work.items())]
     flat = {name: _word(value) for name, value in flattened(choices).items()}
     flat |= {MACHINE: machine_of(record, run), TARGET: case.target.partition(":")[0]}
+    if case.limits:
+        flat[LIMIT] = case.limits
     if case.target == "cpu":  # of GPUs the machine's name says how many
         flat[RANKS] = str(case.ranks)
     return Configuration(work=" ".join(filter(None, words)), choices=flat)

@@ -166,8 +166,8 @@ def thousand(throughput: Reading, price: HourlyPrice) -> Reading:
 
 
 def energy_of(record: Record) -> Derived | None:
-    """The energy of one sample or request, where a counter of the device reported it."""
-    for name in ("energy_per_request", "energy_per_sample"):
+    """The energy of one sample or request, otherwise of one token, where a counter of the device reported it."""
+    for name in ("energy_per_request", "energy_per_sample", "energy_per_token"):
         energy = record.measurement(name)
         if energy is not None and math.isfinite(energy.value) and energy.value > 0:
             source = record.economy.energy_source

@@ -85,6 +85,8 @@ class Case(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)  # variables of its processes
     superbench: str = ""  # the name of its benchmark in a config of SuperBench's, with its note
     at_once: bool = False  # measured at the same time as the same work on the other devices
+    power_limit: float | None = None  # watts that its devices may draw while it runs; None leaves it as it is
+    clock_limit: float | None = None  # megahertz that their cores run at most while it runs
     trace: str = ""  # the file that a trace of its steps goes to; without one none is taken
 
     @model_validator(mode="after")
@@ -100,7 +102,15 @@ class Case(BaseModel):
     def key(self) -> str:
         """The same for the same work, in this run and in any other."""
         what = [self.benchmark, self.parameters, self.target, self.ranks, *([self.env] if self.env else [])]
+        what += [self.limits] if self.limits else []
         return hashlib.sha256(_KEYED.encode(what).encode()).hexdigest()[:16]
+
+    @property
+    def limits(self) -> str:
+        """What its devices are held to, in words; empty where nothing is."""
+        power = f"{self.power_limit:g} W" if self.power_limit is not None else ""
+        clock = f"{self.clock_limit:g} MHz" if self.clock_limit is not None else ""
+        return ", ".join(filter(None, (power, clock)))
 
     @property
     def work_key(self) -> tuple[str, str, str, int, int]:
@@ -108,7 +118,7 @@ class Case(BaseModel):
         kind = self.target.partition(":")[0]
         return (
             self.benchmark,
-            _KEYED.encode([self.parameters, self.env, self.superbench]),
+            _KEYED.encode([self.parameters, self.env, self.superbench, self.limits]),
             kind,
             self.ranks,
             self.repeat,

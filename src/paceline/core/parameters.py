@@ -26,8 +26,16 @@ _QUANTITIES = {
     quantity.parse_size: "size",
     quantity.parse_rate: "rate",
     quantity.parse_fraction: "fraction",
+    quantity.parse_power: "power",
+    quantity.parse_frequency: "clock",
 }
-_SHOWN_AS = {"duration": "s", "size": "B", "fraction": "%"}  # units of defaults and bounds
+_SHOWN_AS = {
+    "duration": "s",
+    "size": "B",
+    "fraction": "%",
+    "power": "W",
+    "clock": "MHz",
+}  # units of defaults and bounds
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
 _PLACEHOLDERS = {"whole number": "N", "true or false": "true|false", "duration with its unit": "DURATION"}
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}

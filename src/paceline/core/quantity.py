@@ -23,6 +23,8 @@ _PREFIXED = {
 _BYTES = {"": 1, "B": 1} | _PREFIXED | {"kB": 1000, "k": 1000}
 LARGEST_SIZE = 1024**6  # bytes; arrays beyond it overflow what counts them
 SCALED = ("FLOP/s", "OP/s", "B/s")  # units that are shown with a prefix
+_WATTS = {"": 1.0, "W": 1.0, "kW": 1e3, "mW": 1e-3}
+_MEGAHERTZ = {"": 1.0, "MHz": 1.0, "GHz": 1e3}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -92,6 +94,16 @@ def parse_fraction(text: object) -> float:
     return _read(text, {"": 1.0}, "fraction", "1% or 0.01")
 
 
+def parse_power(text: object) -> float:
+    """Watts; a bare number is watts already."""
+    return _read(text, _WATTS, "power", "400W or 0.4kW")
+
+
+def parse_frequency(text: object) -> float:
+    """Megahertz; a bare number is megahertz already."""
+    return _read(text, _MEGAHERTZ, "clock", "1400MHz or 1.4GHz")
+
+
 def _pattern(units: Iterable[str], ending: str = "") -> str:
     """A number with one of these units, as a regular expression that every tool reads alike."""
     return f"{_AMOUNT}({'|'.join(units)})\\s*{ending}$"
@@ -104,6 +116,8 @@ PATTERNS: dict[Callable[..., object], str] = {
     parse_size: _pattern(_BYTES),
     parse_rate: _pattern(_COUNTS, f"(/\\s*({'|'.join(_SECONDS)})\\s*)?"),
     parse_fraction: _pattern(["", "%"]),
+    parse_power: _pattern(_WATTS),
+    parse_frequency: _pattern(_MEGAHERTZ),
 }
 TYPED = "typed"  # in the context of a validation: a person wrote the values
 Duration = Annotated[float, BeforeValidator(parse_duration)]
@@ -111,6 +125,8 @@ Latency = Annotated[float, BeforeValidator(read_latency)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
 Fraction = Annotated[float, BeforeValidator(parse_fraction)]
+Power = Annotated[float, BeforeValidator(parse_power)]
+Frequency = Annotated[float, BeforeValidator(parse_frequency)]
 
 
 def show_duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from paceline.core.device import ALL, AUTO, EACH, HOST, TARGET_KINDS, accelerato
 from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.grouping import group_by
 from paceline.core.parameters import EachPart, Parameters, refusal
-from paceline.core.quantity import Duration, Size
+from paceline.core.quantity import Duration, Frequency, Power, Size
 
 MOST_CASES = 20_000
 PATIENCE = 2.0  # times what a case is made to take, before it is ended
@@ -43,6 +43,11 @@ class CaseKeys(BaseModel):
     memory_limit: Size | None = Field(default=None, gt=0)
     """End the case when its processes on a machine together take more host memory than this, as in 8GiB; unset is
     95 % of what is free when it starts"""
+    power_limit: Power | None = Field(default=None, gt=0)
+    """Hold each of its devices to this power while it runs, as in 400W, and then to what was set before; needs the
+    permission to do so. On a CPU it is the limit of each package"""
+    clock_limit: Frequency | None = Field(default=None, gt=0)
+    """Hold the clock of each of its devices to this while it runs, as in 1400MHz"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own, with the other cases in between"""
     env: dict[str, str] = Field(default_factory=dict)
@@ -252,6 +257,10 @@ def _expand_entry(
         if keys.env and origin != "local":
             message = "'env' sets variables of processes, which nobody may do over the network; leave it out"
             raise InputError("not-from-network", message, key="env")
+        for key in ("power_limit", "clock_limit"):
+            if getattr(keys, key) is not None and origin != "local":
+                message = f"'{key}' changes how a machine runs, which nobody may do over the network; leave it out"
+                raise InputError("not-from-network", message, key=key)
         written = benchmark.written_out(choice) if origin == "local" else choice
         parameters = benchmark.Parameters.read(written, is_typed=True)
         required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
@@ -275,6 +284,8 @@ def _expand_entry(
                 ranks=ranks,
                 timeout=timeout,
                 memory_limit=keys.memory_limit,
+                power_limit=keys.power_limit,
+                clock_limit=keys.clock_limit,
                 require=keys.require,
                 category=benchmark.category,
                 expected=expected,
@@ -283,6 +294,7 @@ def _expand_entry(
                 superbench=keys.superbench,
                 at_once=at_once and len(targets) > 1,
             )
+            case = case.model_copy(update={"title": f"{case.title} at {case.limits}"}) if case.limits else case
             benchmark.check(parameters, case)
             cases.append(case.model_copy(update={"sends": benchmark.sends(parameters)}))
         if nodes not in (None, here.nodes):

@@ -7,7 +7,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
@@ -96,6 +96,14 @@ class EnergyMeter(Protocol):
         """Joules since the meter was opened; never less than before."""
 
 
+ENERGY_SECONDS = 2.0  # a GPU's counter advances in steps of up to a tenth of a second: over less it says nothing
+
+
+def is_energy_known(meter: EnergyMeter | None, joules: float, seconds: float) -> bool:
+    """Whether so many joules, counted over so many seconds, are a figure to report."""
+    return meter is not None and not meter.late and joules > 0 and seconds >= ENERGY_SECONDS
+
+
 class DeviceKind(TargetKind):
     """Everything Paceline knows of one kind of device; what is not overridden, the kind does not have."""
 
@@ -127,6 +135,14 @@ class DeviceKind(TargetKind):
     def meter(self, target: str) -> EnergyMeter | None:
         """The energy counter of `KIND:N`, or of all with `KIND:*`; None where the hardware does not count for us."""
         return None
+
+    def limit_power(self, target: str, watts: float, undo: ExitStack) -> None:
+        """Hold each device to a power, and give `undo` what puts the earlier limit back; Unsupported otherwise."""
+        raise Unsupported(f"Paceline does not know how to set the power limit of a {self.noun}; leave power_limit out")
+
+    def limit_clock(self, target: str, megahertz: float, undo: ExitStack) -> None:
+        """The same for the clock of its cores."""
+        raise Unsupported(f"Paceline does not know how to set the clock of a {self.noun}; leave clock_limit out")
 
     def conditions(self, target: str) -> list[DeviceConditions]:
         """Clocks, temperature, throttling and processes now."""

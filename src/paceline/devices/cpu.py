@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.core.device import HOST
+from paceline.core.errors import Unsupported
 from paceline.core.probe import ROOT, cpu_info, read_int
 from paceline.core.subject import number_format
 from paceline.devices.base import EMULATED, NATIVE, Device, DeviceKind, EnergyMeter, FormatSupport
@@ -50,6 +52,9 @@ class CpuKind(DeviceKind):
 
     def meter(self, target: str) -> EnergyMeter | None:
         return open_packages(POWERCAP)
+
+    def limit_power(self, target: str, watts: float, undo: ExitStack) -> None:
+        limit_packages(POWERCAP, watts, undo)
 
 
 class CpuDevice(Device):
@@ -115,14 +120,40 @@ class PackageEnergy:
 
 def open_packages(powercap: Path) -> PackageEnergy | None:
     """The counters of all packages below this folder of the kernel; None where nobody may read them."""
-    # Only the top level of one interface: the parts below a package are counted in it, and the memory-mapped
-    # interface (intel-rapl-mmio) shows the same packages once more.
-    domains = sorted(path for path in powercap.glob("intel-rapl:*") if path.name.count(":") == 1)
     try:
-        packages = [path for path in domains if (path / "name").read_text().startswith("package")]
+        packages = _packages(powercap)
         return PackageEnergy(packages) if packages else None
     except (OSError, ValueError):  # most systems let only root read the counters
         return None
+
+
+def limit_packages(powercap: Path, watts: float, undo: ExitStack) -> None:
+    """Hold each package to a power over its long window, and leave with `undo` what puts the earlier limit back."""
+    limits = [folder / "constraint_0_power_limit_uw" for folder in _packages(powercap)]
+    if not limits or not all(limit.is_file() for limit in limits):
+        raise Unsupported(
+            f"this host has no power limit of a processor package in {powercap}, as virtual machines and processors "
+            "without RAPL have none; leave power_limit out"
+        )
+    values = {limit: round(watts * 1e6) for limit in limits} | {limit.parent / "enabled": 1 for limit in limits}
+    for file, value in values.items():
+        before = read_int(file)
+        if before is None:  # not every interface can be switched off
+            continue
+        try:
+            file.write_text(str(value))
+        except OSError as error:
+            raise Unsupported(f"{file} cannot be written: {error.strerror}; only root may set it: use sudo") from None
+        undo.callback(file.write_text, str(before))
+        if file.name != "enabled" and abs((read_int(file) or 0) - value) > value / 100:
+            raise Unsupported(f"the processor does not take {watts:g} W: it is at {(read_int(file) or 0) / 1e6:g} W")
+
+
+def _packages(powercap: Path) -> list[Path]:
+    # Only the top level of one interface: the parts below a package are counted in it, and the memory-mapped
+    # interface (intel-rapl-mmio) shows the same packages once more.
+    domains = sorted(path for path in powercap.glob("intel-rapl:*") if path.name.count(":") == 1)
+    return [path for path in domains if (path / "name").read_text().startswith("package")]
 
 
 def _number(path: Path) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.environment import Driver, Ecc, Gpu, GpuProcess
@@ -134,6 +134,34 @@ class CudaKind(TorchGpuKind):
 
         return read
 
+    def limit_power(self, target: str, watts: float, undo: ExitStack) -> None:
+        nvml, milliwatts = self._settable(target), round(watts * 1000)
+        for handle in nvml.handles(target):
+            least, most = nvml.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle) or (0, milliwatts)
+            if not least <= milliwatts <= most:
+                name = nvml.text("nvmlDeviceGetName", handle)
+                raise Unsupported(
+                    f"{name} takes {least / 1000:g} to {most / 1000:g} W; choose power_limit in this range"
+                )
+            before = nvml.ask("nvmlDeviceGetPowerManagementLimit", handle)
+            nvml.order("nvmlDeviceSetPowerManagementLimit", handle, milliwatts)
+            undo.callback(nvml.order, "nvmlDeviceSetPowerManagementLimit", handle, before)
+            if (now := nvml.ask("nvmlDeviceGetPowerManagementLimit", handle)) != milliwatts:
+                raise Unsupported(f"the driver took it and kept its limit at {now / 1000:g} W; leave power_limit out")
+
+    def limit_clock(self, target: str, megahertz: float, undo: ExitStack) -> None:
+        nvml, clock = self._settable(target), round(megahertz)
+        for handle in nvml.handles(target):
+            nvml.order("nvmlDeviceSetGpuLockedClocks", handle, clock, clock)
+            undo.callback(nvml.order, "nvmlDeviceResetGpuLockedClocks", handle)
+
+    def _settable(self, target: str) -> Nvml:
+        nvml = self.library()
+        assert isinstance(nvml, Nvml)
+        if not nvml.handles(target):
+            raise Unsupported("NVIDIA's driver shows no such GPU; see 'paceline machine'")
+        return nvml
+
     def describe(self) -> Described:
         with self._opened_for_now() as nvml:
             return nvml.describe()
@@ -197,6 +225,19 @@ class Nvml(ManagementLibrary):
     def constant(self, name: str) -> Any:
         """A constant of the binding; older ones lack some."""
         return getattr(self.module, name, None)
+
+    def order(self, function: str, *arguments: Any) -> None:
+        """Have something set; Unsupported with what to do where the driver refuses."""
+        try:
+            getattr(self.module, function)(*arguments)
+        except Exception as error:  # each refusal has a class of its own
+            kind = type(error).__name__
+            remedy = "leave the limit out, or measure where the driver allows it"
+            if "NoPermission" in kind:
+                remedy = "run as root; in a container also with the capability SYS_ADMIN"
+            elif "NotSupported" in kind:
+                remedy = "this GPU, or the virtual machine that it is lent to, has none that can be set: use the host"
+            raise Unsupported(f"the driver refuses {function} ({error}); {remedy}") from None
 
     def text(self, function: str, *arguments: Any) -> str | None:
         """A string; some bindings answer in bytes."""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from paceline.core.benchmark import Progress
 from paceline.core.case import Case
+from paceline.core.errors import Unsupported
 from paceline.core.interrupt import check_interrupts, signal_name
 from paceline.core.metric import Metric
 from paceline.core.network import free_port
@@ -30,6 +31,7 @@ from paceline.runner import stacks
 from paceline.runner.case_log import CaseLog
 from paceline.runner.channel import Channel
 from paceline.runner.control_group import ControlGroup, MemoryWatch
+from paceline.runner.device_limits import held_limits
 from paceline.runner.fork_client import ServerLost, ServerTimeout, WarmServer
 from paceline.runner.fork_server import kill_groups
 
@@ -198,6 +200,7 @@ class CaseExecution:
     abort: Callable[[], bool] = lambda: False
     on_failure: Callable[[], None] = lambda: None  # of the first rank that fails here, as soon as it is known
     deadline: float = field(default=math.inf, init=False)  # on the monotonic clock
+    limit_warnings: Sequence[RecordWarning] = field(default=(), init=False)
     _ranks: list[_Rank] = field(default_factory=list, init=False)
     _end: CaseEnd = field(default_factory=CaseEnd, init=False)
     _memory_kills: MemoryKills = field(init=False)
@@ -273,7 +276,7 @@ class CaseExecution:
             self._end.failure = min(failures, key=lambda failure: failure.order)
             self._end.failure = self._blame_memory(self._end.failure)
         self._end.results = {rank.rank: rank.result for rank in self._ranks if rank.result is not None}
-        self._end.warnings = self._warnings()
+        self._end.warnings = [*self._warnings(), *self.limit_warnings]
         return self._end
 
     def note_watched(self, seen: Watched, others: Set[str]) -> None:
@@ -436,6 +439,8 @@ def run_at_once(executions: Sequence[CaseExecution], imports: tuple[str, ...]) -
             server.escaped.clear()
             targets = {one.case.target for one in executions}
             if is_first_here := any(ranks.get("LOCAL_RANK", "0") == "0" for ranks in executions[0].ranks.values()):
+                for one in executions:
+                    one.limit_warnings = folders.enter_context(held_limits(one.case))
                 server.watch(sorted(targets))
             memory = _memory_watch(server, executions)
             for one in executions:
@@ -446,6 +451,9 @@ def run_at_once(executions: Sequence[CaseExecution], imports: tuple[str, ...]) -
             if is_first_here and (seen := server.watched()) is not None:
                 for one in executions:
                     one.note_watched(seen, targets - {one.case.target})
+        except Unsupported as error:
+            for one in executions:
+                one.fail_all(Outcome.UNSUPPORTED, CauseKind.UNSUPPORTED, str(error))
         except ServerTimeout as error:
             for one in executions:
                 one.fail_all(Outcome.TIMEOUT, CauseKind.TIMEOUT, str(error))

@@ -37,6 +37,8 @@ class FakeNvml:
         self.mask = 0x4 | 0x40
         self.processes: list[Any] = []
         self.energy = 5_000_000
+        self.power_limits = [700_000]  # that were set, the last one holds
+        self.clocks: list[tuple[int, int] | None] = []
         self.counters: dict[int, int | None] = {74: 2_000_000_000, 75: None}
 
     def __getattribute__(self, name: str) -> Any:
@@ -97,6 +99,18 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerManagementLimitConstraints(self, _handle: int) -> tuple[int, int]:
         return 200_000, 700_000
+
+    def nvmlDeviceGetPowerManagementLimit(self, _handle: int) -> int:
+        return self.power_limits[-1]
+
+    def nvmlDeviceSetPowerManagementLimit(self, _handle: int, milliwatts: int) -> None:
+        self.power_limits.append(milliwatts)
+
+    def nvmlDeviceSetGpuLockedClocks(self, _handle: int, least: int, most: int) -> None:
+        self.clocks.append((least, most))
+
+    def nvmlDeviceResetGpuLockedClocks(self, _handle: int) -> None:
+        self.clocks.append(None)
 
     def nvmlDeviceGetTemperature(self, _handle: int, _sensor: int) -> int:
         return 31

@@ -23,6 +23,7 @@ from paceline.core.quantity import show_size
 from paceline.core.record import At, Measurement, RecordWarning, Result
 from paceline.core.subject import Pace
 from paceline.devices import Device
+from paceline.devices.base import is_energy_known
 from paceline.devices.timeline import ReportedTimeline, Timeline, monotonic
 from paceline.machine import conditions
 from paceline.measure import loop
@@ -53,6 +54,7 @@ class TimedPoint:
     warnings: tuple[RecordWarning, ...]
     load_before: float = 0.0  # seconds under load before the first sample
     load: float = 0.0  # seconds in all samples
+    joules: float | None = None  # of one call, where the device counted them over long enough
     burst: Burst | None = None  # what each sample is, where the device rested before it
 
     @property
@@ -82,6 +84,7 @@ class MicroSession:
     device: Device
     ranks: Ranks = field(default_factory=lambda: Ranks(0, 1))
     points: list[TimedPoint] = field(default_factory=list)
+    energy_source: str = ""  # what counts joules; empty where nothing does
     _before: conditions.Conditions = field(init=False)
     _after: conditions.Conditions = field(init=False)
     _entered: float = 0.0
@@ -266,7 +269,10 @@ class MicroSession:
             parameters = parameters.model_copy(update={"budget": budget})
         self.ranks.meet()
         timeline = new_timeline()
+        meter = self.device.kind.meter(self.context.target)
+        joules, self.energy_source = (meter.read(), meter.source) if meter else (0.0, "")
         timed = loop.measure(step, timeline, parameters, agree=agree, report=report)
+        joules = meter.read() - joules if meter else 0.0
         if is_latency:  # issuing a call is part of what its caller waits for
             timed = replace(timed, starved=0)
         load_before, load = self._load + warm.seconds, sum(timed.samples)
@@ -276,6 +282,7 @@ class MicroSession:
             at=at,
             load_before=load_before,
             load=load,
+            joules=joules / (timed.executed * calls) if is_energy_known(meter, joules, load) else None,
             timed=replace(timed, samples=[sample / calls for sample in timed.samples]),
             warm=warm,
             calls=calls,

@@ -16,6 +16,7 @@ from paceline.core.record import Measurement, RecordWarning, Result
 from paceline.core.trace_events import read_events, time_spent
 from paceline.core.trace_signs import Sign, StepDetails, step_details
 from paceline.devices import Device, kind_of
+from paceline.devices.base import is_energy_known
 from paceline.devices.timeline import Phases, monotonic
 from paceline.machine import conditions
 from paceline.measure import loop, trace
@@ -58,6 +59,7 @@ DEVICE_RESERVED = lower(
 )
 HOST_MEMORY = lower("peak_host_memory", "B", Merge.MAXIMUM, "most resident memory of the process during measured steps")
 ENERGY = lower("energy_per_sample", "J", Merge.MEAN, "energy of the device per sample, from its own counter")
+ENERGY_PER_TOKEN = lower("energy_per_token", "J", Merge.MEAN, "the same per token, for sequence models")
 FIRST_STEP = lower(
     "first_step_time", "s", Merge.MAXIMUM, "time of the very first step: lazy initialisation, autotuning, compilation"
 )
@@ -86,6 +88,7 @@ COMMON = (
     DEVICE_RESERVED,
     HOST_MEMORY,
     ENERGY,
+    ENERGY_PER_TOKEN,
     FIRST_STEP,
     COMPILE_TIME,
 )
@@ -226,10 +229,6 @@ def _recompiled() -> dict[str, tuple[int, str]]:
     return found
 
 
-# The GPU's energy counter advances in steps of up to a tenth of a second: less than this says nothing.
-MIN_ENERGY_SECONDS = 2.0
-
-
 def measure_steps(
     session: StepSession[Any],
     step: Callable[[], object],
@@ -294,11 +293,12 @@ def measure_steps(
         in_use = session.step_memory if session.is_graph else peak[0]
         values |= {} if in_use is None else {DEVICE_MEMORY: in_use}
         values[DEVICE_RESERVED] = peak[1]
-    is_energy_known = meter is not None and not meter.late and joules > 0 and sum(timed.samples) >= MIN_ENERGY_SECONDS
     # The CPU's counter sees every rank on this host, so that one of them reports for all; a GPU's sees only its own.
     whole_host = not kind_of(context.target).is_accelerator
-    if is_energy_known and (not whole_host or context.local_rank == 0):
+    is_known = is_energy_known(meter, joules, sum(timed.samples))
+    if is_known and (not whole_host or context.local_rank == 0):
         values[ENERGY] = joules / (timed.executed * work.samples * (1 + len(ranks.siblings) if whole_host else 1))
+        values |= {ENERGY_PER_TOKEN: values[ENERGY] * work.samples / work.tokens} if work.tokens else {}
     measurements += [Measurement.of_value(metric, value) for metric, value in values.items()]
 
     no_peak = "unknown for this device, so there is no MFU; 'paceline machine --measure' measures one"

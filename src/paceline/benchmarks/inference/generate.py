@@ -51,6 +51,9 @@ MEMORY_SHARE = rate_metric(
     Merge.MEAN,
     unit="%",
 )
+ENERGY_PER_TOKEN = lower(
+    "energy_per_token", "J", Merge.MEAN, "energy of the device per token made in decoding steps, from its own counter"
+)
 KV_MEMORY = lower("kv_memory", "B", Merge.MAXIMUM, "the cache of keys and values, as long as prompt and new tokens")
 WEIGHT_MEMORY = lower("weight_memory", "B", Merge.MAXIMUM, "the weights that decoding steps read, as they are stored")
 _FORMULA = "each weight read once in a step, keys and values of all tokens so far read once"
@@ -99,6 +102,7 @@ class Generate(TorchBenchmark[GenerateParameters]):
         MEMORY_SHARE,
         PRODUCT_SHARE,
         BANDWIDTH,
+        ENERGY_PER_TOKEN,
         KV_MEMORY,
         WEIGHT_MEMORY,
     )
@@ -191,6 +195,7 @@ class Generate(TorchBenchmark[GenerateParameters]):
             "product_source": product.source,
             "memory_bandwidth": memory.rate if memory else None,
             "memory_bandwidth_source": memory.source if memory else "unknown for this device",
+            **({"energy_source": session.energy_source} if last.tpot.joules is not None else {}),
             "checked": f"{last.apart:.2%} of the logits' norm from an uncompiled pass without a cache, before",
         }
         result = session.result([*whole, *(swept if len(points) > 1 else [])], facts)
@@ -224,6 +229,8 @@ class ContextPoint:
             product_share(product, self.prefill_flops, first),
             Measurement.of_value(KV_MEMORY, self.kv_bytes, at=self.at),
         ]
+        if self.tpot.joules is not None:
+            found.append(Measurement.of_value(ENERGY_PER_TOKEN, self.tpot.joules / batch, at=self.at))
         if self.step_bytes:
             found.append(Measurement.of_rate(BANDWIDTH, self.step_bytes, each))
         if memory:

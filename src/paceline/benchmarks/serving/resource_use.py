@@ -7,11 +7,10 @@ from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.session import Use
 from paceline.benchmarks.serving.spending import MILLION
 from paceline.core.record import Measurement, Result
+from paceline.devices.base import ENERGY_SECONDS
 from paceline.load.trace import Trace
 from paceline.machine import conditions
 from paceline.machine.profile import price_of
-
-ENERGY_SECONDS = 2.0  # counters are read in steps; over less time they say nothing
 
 
 def add_use(result: Result, parameters: ServeParameters, use: Use, trace: Trace) -> None:

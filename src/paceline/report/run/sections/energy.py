@@ -1,0 +1,54 @@
+"""Power limits: work for a joule against work in an hour, and the limit that saves most and is fast enough."""
+
+from __future__ import annotations
+
+from paceline.analysis.energy import SLOWER, LimitPoint, LimitSweep, limit_sweeps
+from paceline.analysis.summary import RunSummary
+from paceline.report.document import Section, Table
+from paceline.report.run.sections import ReportSection, SectionAnswer, section_of
+from paceline.report.text import one_line, share, show_value
+
+AS_BEFORE = "as it was"
+
+
+def _build(summary: RunSummary) -> Section | None:
+    return section_of("energy", "Energy at each limit", [_part(sweep) for sweep in limit_sweeps(summary.rows)])
+
+
+def _part(sweep: LimitSweep) -> SectionAnswer:
+    lines = [[_named(one), *_figures(sweep, one), "yes" if one.meets_slo else "no"] for one in sweep.points]
+    headers = ["Limit", f"{sweep.unit}/h", "of the fastest", f"{sweep.unit}/J", f"J/{sweep.unit}", "Meets the SLO"]
+    brief = tuple(f"{line[0]}: {line[1]} {sweep.unit}/h, {line[3] or 'no'} {sweep.unit}/J" for line in lines)
+    return SectionAnswer(
+        sentence=_sentence(sweep),
+        table=Table.of_lines(headers, lines, 1),
+        lines=brief,
+        notes=(f"SLO: at most {share(SLOWER)} slower than the fastest limit, and what the case itself states.",),
+        source=f"Energy: {one_line(sweep.source)}." if sweep.best else "",
+    )
+
+
+def _figures(sweep: LimitSweep, one: LimitPoint) -> list[str]:
+    energy = ["", ""] if one.joules is None else [f"{one.per_joule:.4g}", show_value(one.joules, "J")]
+    return [f"{one.rate * 3600:.4g}", share(one.keeps), *energy]
+
+
+def _named(one: LimitPoint) -> str:
+    return one.limit or AS_BEFORE
+
+
+def _sentence(sweep: LimitSweep) -> str:
+    best, fastest = sweep.best, max(sweep.points, key=lambda one: one.rate)
+    work = one_line(sweep.work)
+    if best is None:
+        return f"{work}: no counter of energy could be read, so that no limit is the best; see 'paceline doctor'."
+    if best is fastest or not fastest.joules or not best.joules:
+        return f"{work} takes the least energy where it is fastest: {_named(best)}."
+    saved = 1.0 - best.joules / fastest.joules
+    return (
+        f"{work} takes the least energy with {_named(best)}: {share(saved)} less for the same work than "
+        f"{_named(fastest)}, at {share(best.keeps)} of its speed."
+    )
+
+
+SECTION = ReportSection("energy", 45, _build)

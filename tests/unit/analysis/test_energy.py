@@ -1,0 +1,89 @@
+"""Work for a joule and for an hour at several limits, and which one is the best that is fast enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.analysis.energy import LimitSweep, limit_sweeps
+from paceline.analysis.summary import summarize_run
+from paceline.core.case import Case
+from paceline.core.metric import Better, Metric
+from paceline.core.record import Measurement, Record
+from paceline.report.run.sections.energy import SECTION
+from support.records import ENERGY, STEP_TIME, case, record, run_of, throughput
+
+POWER = Metric(name="power", unit="W", better=Better.LOWER)
+RATE = Metric(name="compute_rate", unit="FLOP/s", better=Better.HIGHER)
+
+
+def limited(index: int, watts: float | None, **more: Any) -> Case:
+    made = case(index, "train", f"resnet50 bf16 at {watts:g} W" if watts else "resnet50 bf16", **more)
+    return made.model_copy(update={"power_limit": watts})
+
+
+def trained(index: int, watts: float | None, seconds: float, joules: float | None) -> Record:
+    times = Measurement.of_samples(STEP_TIME, [seconds] * 10)
+    figures = [Measurement.of_rate(throughput("images/s"), 100, times), times]
+    figures += [Measurement.of_value(ENERGY, joules)] if joules else []
+    return record(limited(index, watts), figures, facts={"energy_source": "NVML total energy counter of cuda:0"})
+
+
+def swept(*records: Record) -> list[LimitSweep]:
+    return list(limit_sweeps(summarize_run(run_of(list(records))).rows))
+
+
+SWEEP = (trained(0, None, 0.1, 0.70), trained(1, 600, 0.104, 0.60), trained(2, 400, 0.14, 0.45))
+
+
+def test_the_best_takes_the_least_energy_of_those_that_are_fast_enough() -> None:
+    (sweep,) = swept(*SWEEP)
+    assert sweep.work == "train resnet50 bf16"
+    assert sweep.unit == "images"
+    assert [point.limit for point in sweep.points] == ["", "600 W", "400 W"]
+    assert [point.rate for point in sweep.points] == pytest.approx([1000, 100 / 0.104, 100 / 0.14])
+    assert [point.per_joule for point in sweep.points] == pytest.approx([1 / 0.7, 1 / 0.6, 1 / 0.45])
+    assert [point.meets_slo for point in sweep.points] == [True, True, False], "400 W is 29 % slower"
+    assert sweep.best is sweep.points[1]
+
+
+def test_repetitions_are_one_point() -> None:
+    (sweep,) = swept(*SWEEP[:2], trained(3, 600, 0.102, 0.62), trained(4, 600, 0.106, 0.61))
+    assert len(sweep.points) == 2
+    assert sweep.points[1].rate == pytest.approx(100 / 0.104)
+    assert sweep.points[1].joules == pytest.approx(0.61)
+
+
+def test_a_single_limit_is_no_sweep() -> None:
+    assert swept(SWEEP[1]) == []
+
+
+def test_without_a_counter_no_limit_is_the_best() -> None:
+    records = [trained(0, 700, 0.1, None), trained(1, 400, 0.101, None)]
+    (sweep,) = swept(*records)
+    assert sweep.best is None
+    assert "no counter of energy" in shown(*records)
+
+
+def test_the_power_of_a_product_over_its_rate() -> None:
+    records = []
+    for index, (watts, rate) in enumerate(((700, 6e14), (500, 5.9e14))):
+        made = limited(index, watts).model_copy(update={"benchmark": "gemm"})
+        times = Measurement.of_samples(STEP_TIME, [1 / rate] * 5)
+        records.append(record(made, [Measurement.of_rate(RATE, 1.0, times), Measurement.of_value(POWER, watts)]))
+    (sweep,) = swept(*records)
+    assert [point.joules for point in sweep.points] == pytest.approx([700 / 6e14, 500 / 5.9e14])
+    assert sweep.best is sweep.points[1]
+
+
+def shown(*records: Record) -> str:
+    section = SECTION.build(summarize_run(run_of(list(records))))
+    return repr(section)
+
+
+def test_the_report_says_which_limit_and_what_it_saves() -> None:
+    text = shown(*SWEEP)
+    assert "train resnet50 bf16 takes the least energy with 600 W: 14 % less for the same work than as it was" in text
+    assert "images/J" in text
+    assert SECTION.build(summarize_run(run_of([SWEEP[0]]))) is None
