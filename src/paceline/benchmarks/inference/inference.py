@@ -170,12 +170,10 @@ class Predictor:
 
     def _fused(self, module: nn.Module) -> nn.Module:
         """With convolutions that do more, where weights are constants and cuDNN computes them in 16 bits."""
-        import torch
-
         facts, spec = self.session.facts, self.session.spec
         is_known = spec.traits == Traits() or self.session.parameters.frozen == "on"
-        has_cudnn = self.session.device.kind.name == "cuda" and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
-        if not (facts["frozen"] and self._dtype is not None and is_known and has_cudnn and spec.channels_last):
+        can_fuse = self.session.device.kind.fuses_convolutions and spec.channels_last
+        if not (facts["frozen"] and self._dtype is not None and is_known and can_fuse):
             return module
         try:
             fused, facts["fused_convolutions"] = fuse_convolutions(module, self._rows(1, 0))
