@@ -70,7 +70,8 @@ def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[st
     if kind in ("pair-wise", "k-batch", "topo-aware"):
         yield Unmapped(f", pattern, {kind}", "pairs are measured by 'pairs', whose results have other names")
         keys = {_PATTERN_KEYS[key]: value for key, value in pattern.items() if key in _PATTERN_KEYS and value}
-        yield {"benchmark": "pairs", "target": "auto:*", "pattern": kind, **keys}
+        by = {"by": "rdma"} if name.startswith("ib-") else {}
+        yield {"benchmark": "pairs", "target": "auto:*", "pattern": kind, **by, **keys}
         pattern = {key: value for key, value in pattern.items() if key not in _PATTERN_KEYS}
     elif kind != "all-nodes":
         yield Unmapped(f", pattern, {kind}", "known are all-nodes, pair-wise, k-batch and topo-aware")
@@ -243,6 +244,14 @@ def _rdma(take: _Taking) -> Made:
         yield {"benchmark": "rdma", **fixed, **device, **sizes}
 
 
+def _traffic(take: _Taking) -> Made:
+    pattern = take.one("pattern", "one-to-one")
+    if pattern == "one-to-one":
+        yield {"benchmark": "pairs", "by": "rdma", "target": "auto:*"}
+    else:
+        yield Unmapped(f", pattern, {pattern}", "hosts meet in pairs, or all of them at once ('pairs')")
+
+
 def _stream_on_cpu(take: _Taking) -> Made:
     cores = take.several("cores", [])
     yield {"benchmark": "stream", "target": "cpu", **({"threads": len(cores)} if cores else {})}
@@ -339,6 +348,7 @@ _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "nccl-lat": _collective,
     "cpu-hpl": _hpl,
     "ib-loopback": _rdma,
+    "ib-traffic": _traffic,
     "disk-benchmark": _disk,
     MODELS_BENCHMARK: _models,
 }
@@ -352,7 +362,6 @@ _MISSING = {
         ("dist-inference", "dist-inference-simulation"),
         "its model is its own; 'parallel' with mode: inference divides a transformer",
     ),
-    "ib-traffic": "it goes between hosts: paceline run pairs --hosts A,B,C,D",
     "tcp-connectivity": "it goes to the hosts of a list: paceline run tcp --endpoints A:22,B:22",
     "gpcnet-network-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
     "gpcnet-network-load-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",

@@ -44,10 +44,10 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
         "cpu-memory-bw-latency", "gpu-copy-bw", "cpu-hpl", "cudnn-function", "cublas-function", "cpu-stream",
         "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
-        "lstm_models", "gpu-burn",
+        "lstm_models", "gpu-burn", "ib-traffic",
     }  # fmt: skip
     wholly = {note.partition(":")[0] for note in suite.notes}
-    for name in ("gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "dist-inference", "silent"):
+    for name in ("gpu-sm-copy-bw", "tcp-connectivity", "dist-inference", "silent"):
         assert name in wholly
     assert not any("gpcnet-network-load-test" in note for note in suite.notes), "what is off is nobody's business"
 
@@ -206,6 +206,19 @@ def test_patterns_over_hosts_become_those_of_pairs() -> None:
         {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise"},
     ]
     assert any("pattern, mystery: the pattern pair-wise does not use it" in note for note in read.notes)
+
+
+def test_traffic_between_adapters_becomes_pairs_by_rdma() -> None:
+    mode = {"name": "mpi", "proc_num": 1}
+    batches = {"modes": [{**mode, "pattern": {"type": "k-batch", "batch": 4}}]}
+    many = {"modes": [mode], "parameters": {"pattern": "one-to-many"}}
+    read = config(**{"ib-traffic": {"modes": [mode]}, "ib-traffic:batches": batches, "ib-traffic:many": many})
+    keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
+    assert keys == [
+        {"target": "auto:*", "benchmark": "pairs", "by": "rdma"},
+        {"target": "auto:*", "benchmark": "pairs", "by": "rdma", "pattern": "k-batch", "batch": 4},
+    ]
+    assert any(note.startswith("ib-traffic:many, pattern, one-to-many: hosts meet in pairs") for note in read.notes)
 
 
 def test_copies_and_memory_have_their_patterns_and_mixes(cases: list[Case]) -> None:
