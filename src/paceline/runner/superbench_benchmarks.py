@@ -365,7 +365,7 @@ _MISSING = {
     "tcp-connectivity": "it goes to the hosts of a list: paceline run tcp --endpoints A:22,B:22",
     "gpcnet-network-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
     "gpcnet-network-load-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
-    "megatron-gpt": "name the checkout and the layout: paceline run megatron-gpt",
+    "megatron-gpt": "name the checkout and the layout: paceline run megatron-gpt, with --hosts over several",
     **dict.fromkeys(("megatron-deepseek-v2", "megatron-deepseek-v2-lite"), "this model is not in the zoo"),
     **dict.fromkeys(("onnxruntime-ort-models", "fambench"), "no container is started"),
     **{f"directx-gpu-{name}": "DirectX is not measured" for name in ("copy-bw", "mem-bw", "core-flops")},
