@@ -93,7 +93,9 @@ _NEEDLESS = {
     **dict.fromkeys(("check_data", "check", "correctness", "eps"), _CHECKED),
     **dict.fromkeys(("bin_dir", "tolerant_fail", "log_raw_data", "log_flushing", "log_n_steps", "cpu_arch"), _PROGRAM),
     **dict.fromkeys(("sample_count", "pin_memory", "num_workers"), _ON_DEVICE),
-    **dict.fromkeys(("seq_len", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE),
+    **dict.fromkeys(
+        ("seq_len", "seq_length", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE
+    ),
     "duration": "steps are counted, not timed",
     "graph_iters": "collectives are launched one by one, not as a graph",
     "config_json_str": "give the functions as 'functions' of blas-functions or dnn-functions",
@@ -327,6 +329,21 @@ def _models(take: _Taking) -> Made:
                 yield Unmapped(f", precision, {one}", "models are not computed in this format")
 
 
+def _tensorrt_inference(take: _Taking) -> Made:
+    from paceline.models import MODELS
+
+    formats = {"float32": "tf32", "fp32": "tf32", "float16": "fp16", "fp16": "fp16"}  # as trtexec has it by itself
+    precision, batch = take.one("precision", "int8"), take.one("batch_size", 32)
+    if precision not in formats:
+        yield Unmapped(f", precision, {precision}", "without data to calibrate an engine with, it is measured in fp16")
+    for model in take.several("pytorch_models", ["resnet50", "resnet101", "vgg16"]):
+        if model in MODELS.registry().entries:
+            fixed = {"engine": "tensorrt", "precision": formats.get(precision, "fp16"), "batch_size": batch}
+            yield {"benchmark": "inference", "model": model, **fixed}
+        else:
+            yield Unmapped(f", pytorch_models, {model}", "it is not a model of the zoo ('paceline list models')")
+
+
 _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "kernel-launch": _same("kernel-launch"),
     "gemm-flops": _gemm_flops,
@@ -350,12 +367,11 @@ _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "ib-loopback": _rdma,
     "ib-traffic": _traffic,
     "disk-benchmark": _disk,
+    "tensorrt-inference": _tensorrt_inference,
     MODELS_BENCHMARK: _models,
 }
-_TENSORRT = "TensorRT and ONNX Runtime are not measured under these names; 'inference' takes --engine onnxruntime"
 _MISSING = {
-    "ort-inference": _TENSORRT,
-    "tensorrt-inference": _TENSORRT,
+    "ort-inference": "ONNX Runtime is not measured under this name; 'inference' takes --engine onnxruntime on a CPU",
     "gpu-sm-copy-bw": "'gpu-copy-bw' has copies by SM, under its own names",
     "nvbandwidth": "'copy' and 'p2p' measure these copies, under other names",
     **dict.fromkeys(
