@@ -334,11 +334,13 @@ def _tensorrt_inference(take: _Taking) -> Made:
 
     formats = {"float32": "tf32", "fp32": "tf32", "float16": "fp16", "fp16": "fp16"}  # as trtexec has it by itself
     precision, batch = take.one("precision", "int8"), take.one("batch_size", 32)
+    models = take.several("pytorch_models", ["resnet50", "resnet101", "vgg16"])
     if precision not in formats:
-        yield Unmapped(f", precision, {precision}", "without data to calibrate an engine with, it is measured in fp16")
-    for model in take.several("pytorch_models", ["resnet50", "resnet101", "vgg16"]):
+        yield Unmapped(f", precision, {precision}", "an engine in it takes data to calibrate with; use float16")
+        return
+    for model in models:
         if model in MODELS.registry().entries:
-            fixed = {"engine": "tensorrt", "precision": formats.get(precision, "fp16"), "batch_size": batch}
+            fixed = {"engine": "tensorrt", "precision": formats[precision], "batch_size": batch}
             yield {"benchmark": "inference", "model": model, **fixed}
         else:
             yield Unmapped(f", pytorch_models, {model}", "it is not a model of the zoo ('paceline list models')")

@@ -44,7 +44,7 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
         "cpu-memory-bw-latency", "gpu-copy-bw", "cpu-hpl", "cudnn-function", "cublas-function", "cpu-stream",
         "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
-        "lstm_models", "gpu-burn", "ib-traffic", "tensorrt-inference",
+        "lstm_models", "gpu-burn", "ib-traffic",
     }  # fmt: skip
     wholly = {note.partition(":")[0] for note in suite.notes}
     for name in ("gpu-sm-copy-bw", "tcp-connectivity", "dist-inference", "silent"):
@@ -74,7 +74,7 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "lstm_models, parameters, device: it has no counterpart",
         "silent: it does not say 'enable: true'",
         "ort-inference:fp16-online: ONNX Runtime is not measured",
-        "tensorrt-inference, precision, int8: without data to calibrate",
+        "tensorrt-inference, precision, int8: an engine in it takes data",
     ],
 )
 def test_what_has_no_counterpart_is_named_with_why(suite: Suite, note: str) -> None:
