@@ -12,6 +12,7 @@ import pytest
 
 from paceline.core.record import CauseKind, Outcome, Record
 from support.cli import Sandbox
+from support.namespaces import two_hosts
 from support.watching import Watched
 
 ALONE = ("--no-report", "--json", "--target", "cpu")
@@ -31,6 +32,12 @@ args, _ = parser.parse_known_args()
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and os.environ["CUDA_DEVICE_MAX_CONNECTIONS"]
 
+if args.behave == "meets":
+    import torch
+    torch.distributed.init_process_group("gloo")
+    ones = torch.ones(1)
+    torch.distributed.all_reduce(ones)
+    assert int(ones) == world and int(os.environ["LOCAL_RANK"]) < int(os.environ["LOCAL_WORLD_SIZE"])
 if args.behave == "no-gpu":
     assert False, "Megatron requires CUDA."
 if args.behave == "no-module":
@@ -38,6 +45,8 @@ if args.behave == "no-module":
 for number in range(1, args.train_iters + 1):
     time.sleep(0.01)
     if number == 9 and args.behave == "raises" and rank == world - 1:
+        raise ValueError("a shape that cannot be")
+    if number == 9 and args.behave == "first-raises" and rank == 0:
         raise ValueError("a shape that cannot be")
     if number == 9 and args.behave == "no-memory" and rank == 0:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
@@ -115,6 +124,63 @@ def test_a_training_of_two_ranks_yields_its_figures_and_says_where_they_come_fro
     assert record.facts["measured_iterations"] == "7 to 12; 1 to 6 warmed up and were dropped"
     assert "--global-batch-size 8" in record.facts["command"]
     assert record.facts["last_loss"] == pytest.approx(9.8)
+    assert sandbox.left_behind() == []
+
+
+# Processes that only call themselves hosts, the first with two ranks.
+HOSTS = ("--hosts", "one:2,two", "--remote-shell", "env HOST={host}", "--master-address", "127.0.0.1")
+
+
+@pytest.mark.long
+def test_ranks_over_hosts_are_one_training(sandbox: Sandbox, checkout: Path) -> None:
+    over = training(checkout, "meets", processes=None, micro_batch_size=4)
+    done = sandbox.run("run", sandbox.suite(over), *ALONE, *HOSTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = sandbox.load().records
+    check_training_of_three(record)
+    assert "torch.distributed.run" not in record.facts["command"]
+    assert sandbox.left_behind() == []
+
+
+@pytest.mark.long
+def test_ranks_in_two_network_namespaces_are_one_training(sandbox: Sandbox, checkout: Path) -> None:
+    with two_hosts() as hosts:
+        flags = ["--hosts", f"{hosts.first}:2,{hosts.second}", *hosts.flags[2:]]
+        over = training(checkout, "meets", processes=3, micro_batch_size=4)
+        done = sandbox.run("run", sandbox.suite(over), *ALONE, *flags)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (record,) = sandbox.load().records
+        check_training_of_three(record)
+        assert record.facts["hosts"] == [hosts.first, hosts.second]
+
+
+def check_training_of_three(record: Record) -> None:
+    """Figures of all ranks once, and the memory of each."""
+    step_time = record.measurement("step_time")
+    assert step_time is not None
+    assert step_time.samples == pytest.approx([0.0201, 0.0202, 0.02, 0.0201, 0.0202, 0.02])
+    assert value(record, "throughput") == pytest.approx(12 / 0.0201)  # four samples on each of three ranks
+    assert record.measurement("throughput", "rank 0") is None
+    assert [value(record, "device_memory", f"rank {rank}") for rank in range(3)] == [
+        (100.5 + rank) * 2**20 for rank in range(3)
+    ]
+    assert value(record, "device_memory") == 102.5 * 2**20
+    assert (record.facts["processes"], record.facts["ranks"], record.facts["nodes"]) == (3, 3, 2)
+    assert {"before", "after"} <= record.conditions.keys()  # seen by the first rank as the last one logs
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("behave", "rank", "after"), [("raises", 2, " after 8 of 12"), ("first-raises", 0, "")])
+def test_a_rank_that_fails_on_any_host_is_the_cause(
+    sandbox: Sandbox, checkout: Path, behave: str, rank: int, after: str
+) -> None:
+    done = sandbox.run("run", sandbox.suite(training(checkout, behave, processes=3)), *ALONE, *HOSTS)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (record,) = sandbox.load().records
+    assert record.cause is not None
+    assert record.cause.rank == rank
+    assert "ValueError: a shape that cannot be" in record.cause.message
+    assert after in record.cause.message
     assert sandbox.left_behind() == []
 
 

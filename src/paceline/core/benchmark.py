@@ -129,6 +129,7 @@ class Benchmark(ABC, Generic[P]):
     metrics: ClassVar[tuple[Metric, ...]]
     primary: ClassVar[str]  # the metric that leads a report: the first one, unless another is named
     distributed: ClassVar[bool] = False  # whether several ranks may measure it together
+    launches_ranks: ClassVar[bool] = False  # those of one host itself, so that a case has several over hosts alone
     traceable: ClassVar[bool] = False  # whether it takes a trace of its steps where the case wants one
 
     def __init_subclass__(cls) -> None:

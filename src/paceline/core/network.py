@@ -9,9 +9,10 @@ So a parameter that somebody adds tomorrow is refused until somebody has thought
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_ANY_PORT = 9  # nothing is sent there
 _CLOSED = (bool, int, float, NoneType, Enum, BaseModel)
 
 
@@ -91,3 +93,26 @@ def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def own_address(towards: str) -> str:
+    """The address that this host shows to another one; raises OSError if no route leads there."""
+    family, kind, _, _, address = socket.getaddrinfo(towards, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # asks the kernel for its route, and sends nothing
+        return str(probe.getsockname()[0])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address never leaves its host."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def shown_address(meeting: str, gather: Callable[[str], Sequence[str]]) -> str:
+    """The address that this host shows to the others, of which each can reach the host `meeting`."""
+    address = own_address(meeting)
+    addresses = gather(address)
+    if is_loopback(address):  # on that host itself, whose name leads to itself
+        outside = next((one for one in addresses if not is_loopback(one)), None)
+        address = own_address(outside) if outside else address
+    return address

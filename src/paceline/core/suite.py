@@ -263,7 +263,8 @@ def _expand_entry(
                 raise InputError("not-from-network", message, key=key)
         written = benchmark.written_out(choice) if origin == "local" else choice
         parameters = benchmark.Parameters.read(written, is_typed=True)
-        required, nodes = benchmark.ranks(parameters), benchmark.nodes(parameters)
+        is_launcher = benchmark.launches_ranks and here.nodes == 1
+        required, nodes = 1 if is_launcher else benchmark.ranks(parameters), benchmark.nodes(parameters)
         if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(required, nodes)):
             continue
         targets = here.resolve(keys.target)

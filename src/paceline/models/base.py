@@ -81,7 +81,7 @@ class Workload:
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the record: where it is from, what was counted
 
 
-Engine = Literal["torch", "onnxruntime"]
+Engine = Literal["torch", "onnxruntime", "tensorrt"]
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.network import free_port
+from paceline.core.network import free_port, is_loopback, own_address
 from paceline.remote.agent import Orders
 from paceline.runner.execute import CaseExecution
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.network import bound_to, is_loopback, own_address
+from paceline.runner.network import bound_to
 from paceline.runner.run import OnProgress, execute_at_once, imports_of
 from paceline.version import VERSION
 

@@ -14,11 +14,11 @@ from typing import Any
 from paceline.core.case import Case
 from paceline.core.errors import InputError, located
 from paceline.core.files import read_text
+from paceline.core.network import own_address
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
 from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.network import own_address
 
 AGENT = "paceline.runner.agent"
 ANSWER_SECONDS = 30.0

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.network import free_port
+from paceline.core.network import free_port, is_loopback, shown_address
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.runner.execute import CaseEnd, CaseExecution, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.network import bound_to, is_loopback, own_address
+from paceline.runner.network import bound_to
 from paceline.runner.run import execute_here, imports_of
 
 if TYPE_CHECKING:
@@ -240,12 +240,12 @@ class JoinedRanks:
 
     def _find_network(self) -> dict[str, str]:
         """Which interface the ranks' collectives take: the one that leads to the first rank's host, and from there."""
-        address = own_address(self.world.address)
-        self._store.set(f"paceline/address/{self.world.rank}", address)
-        addresses = [bytes(self._store.get(f"paceline/address/{rank}")).decode() for rank in range(self.world.size)]
-        if is_loopback(address):  # on the first rank's host, whose name leads to itself
-            outside = next((one for one in addresses if not is_loopback(one)), None)
-            address = own_address(outside) if outside else address
+
+        def gather(address: str) -> list[str]:
+            self._store.set(f"paceline/address/{self.world.rank}", address)
+            return [bytes(self._store.get(f"paceline/address/{rank}")).decode() for rank in range(self.world.size)]
+
+        address = shown_address(self.world.address, gather)
         return {} if is_loopback(address) else bound_to(address)
 
     def _gather(self, prefix: str, merged: CaseEnd) -> CaseEnd:

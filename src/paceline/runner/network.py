@@ -5,27 +5,10 @@ Left alone, gloo advertises the address that the host's own name resolves to, wh
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import socket
 from collections.abc import Mapping
 
 import psutil
-
-_ANY_PORT = 9  # nothing is sent there
-
-
-def own_address(towards: str) -> str:
-    """The address that this host shows to another one; raises OSError if no route leads there."""
-    family, kind, _, _, address = socket.getaddrinfo(towards, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(address)  # asks the kernel for its route, and sends nothing
-        return str(probe.getsockname()[0])
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address never leaves its host."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def interface_of(address: str) -> str | None:

@@ -70,7 +70,8 @@ def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[st
     if kind in ("pair-wise", "k-batch", "topo-aware"):
         yield Unmapped(f", pattern, {kind}", "pairs are measured by 'pairs', whose results have other names")
         keys = {_PATTERN_KEYS[key]: value for key, value in pattern.items() if key in _PATTERN_KEYS and value}
-        yield {"benchmark": "pairs", "target": "auto:*", "pattern": kind, **keys}
+        by = {"by": "rdma"} if name.startswith("ib-") else {}
+        yield {"benchmark": "pairs", "target": "auto:*", "pattern": kind, **by, **keys}
         pattern = {key: value for key, value in pattern.items() if key not in _PATTERN_KEYS}
     elif kind != "all-nodes":
         yield Unmapped(f", pattern, {kind}", "known are all-nodes, pair-wise, k-batch and topo-aware")
@@ -92,7 +93,9 @@ _NEEDLESS = {
     **dict.fromkeys(("check_data", "check", "correctness", "eps"), _CHECKED),
     **dict.fromkeys(("bin_dir", "tolerant_fail", "log_raw_data", "log_flushing", "log_n_steps", "cpu_arch"), _PROGRAM),
     **dict.fromkeys(("sample_count", "pin_memory", "num_workers"), _ON_DEVICE),
-    **dict.fromkeys(("seq_len", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE),
+    **dict.fromkeys(
+        ("seq_len", "seq_length", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE
+    ),
     "duration": "steps are counted, not timed",
     "graph_iters": "collectives are launched one by one, not as a graph",
     "config_json_str": "give the functions as 'functions' of blas-functions or dnn-functions",
@@ -243,6 +246,14 @@ def _rdma(take: _Taking) -> Made:
         yield {"benchmark": "rdma", **fixed, **device, **sizes}
 
 
+def _traffic(take: _Taking) -> Made:
+    pattern = take.one("pattern", "one-to-one")
+    if pattern == "one-to-one":
+        yield {"benchmark": "pairs", "by": "rdma", "target": "auto:*"}
+    else:
+        yield Unmapped(f", pattern, {pattern}", "hosts meet in pairs, or all of them at once ('pairs')")
+
+
 def _stream_on_cpu(take: _Taking) -> Made:
     cores = take.several("cores", [])
     yield {"benchmark": "stream", "target": "cpu", **({"threads": len(cores)} if cores else {})}
@@ -318,6 +329,23 @@ def _models(take: _Taking) -> Made:
                 yield Unmapped(f", precision, {one}", "models are not computed in this format")
 
 
+def _tensorrt_inference(take: _Taking) -> Made:
+    from paceline.models import MODELS
+
+    formats = {"float32": "tf32", "fp32": "tf32", "float16": "fp16", "fp16": "fp16"}  # as trtexec has it by itself
+    precision, batch = take.one("precision", "int8"), take.one("batch_size", 32)
+    models = take.several("pytorch_models", ["resnet50", "resnet101", "vgg16"])
+    if precision not in formats:
+        yield Unmapped(f", precision, {precision}", "an engine in it takes data to calibrate with; use float16")
+        return
+    for model in models:
+        if model in MODELS.registry().entries:
+            fixed = {"engine": "tensorrt", "precision": formats[precision], "batch_size": batch}
+            yield {"benchmark": "inference", "model": model, **fixed}
+        else:
+            yield Unmapped(f", pytorch_models, {model}", "it is not a model of the zoo ('paceline list models')")
+
+
 _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "kernel-launch": _same("kernel-launch"),
     "gemm-flops": _gemm_flops,
@@ -339,24 +367,23 @@ _MAPPED: dict[str, Callable[[_Taking], Made]] = {
     "nccl-lat": _collective,
     "cpu-hpl": _hpl,
     "ib-loopback": _rdma,
+    "ib-traffic": _traffic,
     "disk-benchmark": _disk,
+    "tensorrt-inference": _tensorrt_inference,
     MODELS_BENCHMARK: _models,
 }
-_TENSORRT = "TensorRT and ONNX Runtime are not measured under these names; 'inference' takes --engine onnxruntime"
 _MISSING = {
-    "ort-inference": _TENSORRT,
-    "tensorrt-inference": _TENSORRT,
+    "ort-inference": "ONNX Runtime is not measured under this name; 'inference' takes --engine onnxruntime on a CPU",
     "gpu-sm-copy-bw": "'gpu-copy-bw' has copies by SM, under its own names",
     "nvbandwidth": "'copy' and 'p2p' measure these copies, under other names",
     **dict.fromkeys(
         ("dist-inference", "dist-inference-simulation"),
         "its model is its own; 'parallel' with mode: inference divides a transformer",
     ),
-    "ib-traffic": "it goes between hosts: paceline run pairs --hosts A,B,C,D",
     "tcp-connectivity": "it goes to the hosts of a list: paceline run tcp --endpoints A:22,B:22",
     "gpcnet-network-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
     "gpcnet-network-load-test": "GPCNET is not started; 'pairs' and 'collective' measure the network",
-    "megatron-gpt": "name the checkout and the layout: paceline run megatron-gpt",
+    "megatron-gpt": "name the checkout and the layout: paceline run megatron-gpt, with --hosts over several",
     **dict.fromkeys(("megatron-deepseek-v2", "megatron-deepseek-v2-lite"), "this model is not in the zoo"),
     **dict.fromkeys(("onnxruntime-ort-models", "fambench"), "no container is started"),
     **{f"directx-gpu-{name}": "DirectX is not measured" for name in ("copy-bw", "mem-bw", "core-flops")},

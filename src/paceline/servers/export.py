@@ -42,7 +42,7 @@ from paceline.models.sources import find_model, is_own
 from paceline.servers.base import Artifact, Format, Need
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from paceline.servers._exported_module import Exporter
 
@@ -50,7 +50,7 @@ PRECISIONS = get_args(FloatPrecision)
 CHECKED_ROWS = (1, 2, 3)
 # Of the largest output: what another order of adding, or batch norms folded into convolutions, may change in a deep
 # model. One that computes something else is off by about 1.
-TOLERANCES = {"fp32": 1e-3, "fp16": 1e-1, "bf16": 3e-1}
+TOLERANCES = {"fp32": 1e-3, "tf32": 1e-1, "fp16": 1e-1, "bf16": 3e-1}
 
 DESCRIPTION = "artifact.json"
 ABANDONED_SECONDS = 24 * 3600.0  # after this no process works on an unfinished export any more
@@ -154,13 +154,33 @@ def _make(spec: ModelSpec, artifact: Artifact, exporter: Exporter, folder: Path)
                 message = f"{what} was exported but takes no batch of {count}: {first_line(error)}"
                 raise NotExportable(message) from error
             deviations += _deviations(what, served(*few), list(answers.values()))
+    return replace(made, deviation=_largest(what, deviations, artifact.precision, "serve it in another format"))
+
+
+def check_answers(
+    artifact: Artifact, inputs: tuple[Tensor, ...], answers: list[Tensor], precision: str, *, allow_import: bool
+) -> float:
+    """How far another engine's answers to these inputs are from the eager model's, in parts of the largest output.
+
+    Too far for the precision that it computes in is a CaseError. The eager model answers on the CPU.
+    """
+    import torch
+
+    what = f"{artifact.model} in {precision}"
+    with torch.inference_mode():
+        expected = load_module(artifact, allow_import=allow_import)(*(one.cpu() for one in inputs))
+    deviations = list(_deviations(what, expected, [one.cpu().numpy() for one in answers]))
+    return _largest(what, deviations, precision, "use --engine torch")
+
+
+def _largest(what: str, deviations: list[float], precision: str, remedy: str) -> float:
     deviation = float(np.max(deviations, initial=0.0))  # of an answer that is not a number, neither is this
-    if not deviation <= TOLERANCES[artifact.precision]:
+    if not deviation <= TOLERANCES[precision]:
         raise CaseError(
             f"{what} answers otherwise than the eager model: the largest difference is {deviation:.2g} of the "
-            f"largest output, tolerated is {TOLERANCES[artifact.precision]:g}; serve it in another format"
+            f"largest output, tolerated is {TOLERANCES[precision]:g}; {remedy}"
         )
-    return replace(made, deviation=deviation)
+    return deviation
 
 
 def deviation_of(actual: Array, expected: NDArray[np.float64]) -> float:

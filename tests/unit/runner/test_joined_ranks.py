@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core import registry
+from paceline.core import network, registry
 from paceline.core.network import free_port
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.runner import launcher_ranks
@@ -308,8 +308,9 @@ def test_ranks_of_several_hosts_take_the_interface_between_them(
         return JoinedRanks(world(rank, port, local_size=local_size))
 
     port = free_port()
-    monkeypatch.setattr(launcher_ranks, "own_address", own_address)
-    monkeypatch.setattr(launcher_ranks, "is_loopback", lambda address: address.startswith("127."))
+    monkeypatch.setattr(network, "own_address", own_address)
+    for module in (network, launcher_ranks):
+        monkeypatch.setattr(module, "is_loopback", lambda address: address.startswith("127."))
     monkeypatch.setattr(launcher_ranks, "bound_to", lambda address: {"IF": address})
     joined = together(*(lambda rank=rank: join(rank) for rank in range(SIZE)))
     assert [one._network for one in joined] == expected

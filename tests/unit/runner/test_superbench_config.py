@@ -44,10 +44,10 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "kernel-launch", "gemm-flops", "cublaslt-gemm", "nccl-bw", "nccl-lat", "rccl-bw", "ib-loopback", "mem-bw",
         "cpu-memory-bw-latency", "gpu-copy-bw", "cpu-hpl", "cudnn-function", "cublas-function", "cpu-stream",
         "pytorch-matmul", "pytorch-sharding-matmul", "pytorch-computation-communication-overlap", "model-benchmarks",
-        "lstm_models", "gpu-burn",
+        "lstm_models", "gpu-burn", "ib-traffic",
     }  # fmt: skip
     wholly = {note.partition(":")[0] for note in suite.notes}
-    for name in ("gpu-sm-copy-bw", "ib-traffic", "tcp-connectivity", "dist-inference", "silent"):
+    for name in ("gpu-sm-copy-bw", "tcp-connectivity", "dist-inference", "silent"):
         assert name in wholly
     assert not any("gpcnet-network-load-test" in note for note in suite.notes), "what is off is nobody's business"
 
@@ -73,7 +73,8 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "lstm_models, frameworks, tf2: models and products",
         "lstm_models, parameters, device: it has no counterpart",
         "silent: it does not say 'enable: true'",
-        "ort-inference:fp16-online: TensorRT and ONNX Runtime are not measured",
+        "ort-inference:fp16-online: ONNX Runtime is not measured",
+        "tensorrt-inference, precision, int8: an engine in it takes data",
     ],
 )
 def test_what_has_no_counterpart_is_named_with_why(suite: Suite, note: str) -> None:
@@ -206,6 +207,30 @@ def test_patterns_over_hosts_become_those_of_pairs() -> None:
         {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise"},
     ]
     assert any("pattern, mystery: the pattern pair-wise does not use it" in note for note in read.notes)
+
+
+def test_traffic_between_adapters_becomes_pairs_by_rdma() -> None:
+    mode = {"name": "mpi", "proc_num": 1}
+    batches = {"modes": [{**mode, "pattern": {"type": "k-batch", "batch": 4}}]}
+    many = {"modes": [mode], "parameters": {"pattern": "one-to-many"}}
+    read = config(**{"ib-traffic": {"modes": [mode]}, "ib-traffic:batches": batches, "ib-traffic:many": many})
+    keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
+    assert keys == [
+        {"target": "auto:*", "benchmark": "pairs", "by": "rdma"},
+        {"target": "auto:*", "benchmark": "pairs", "by": "rdma", "pattern": "k-batch", "batch": 4},
+    ]
+    assert any(note.startswith("ib-traffic:many, pattern, one-to-many: hosts meet in pairs") for note in read.notes)
+
+
+def test_engines_of_tensorrt_are_inference_by_it() -> None:
+    mode = {"name": "local", "proc_num": 1, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
+    given = {"pytorch_models": ["resnet50", "a-net"], "batch_size": 8, "precision": "float16"}
+    read = config(**{"tensorrt-inference": {"modes": [mode], "parameters": given}})
+    first, second = expand(read, BENCHMARKS.get, Here(devices={"cuda": 2}))
+    assert (first.benchmark, first.target, second.target) == ("inference", "cuda:0", "cuda:1")
+    wanted = {"engine": "tensorrt", "precision": "fp16", "batch_size": 8, "model": "resnet50"}
+    assert wanted.items() <= first.parameters.items()
+    assert any("pytorch_models, a-net: it is not a model of the zoo" in note for note in read.notes)
 
 
 def test_copies_and_memory_have_their_patterns_and_mixes(cases: list[Case]) -> None:

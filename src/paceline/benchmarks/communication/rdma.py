@@ -269,7 +269,7 @@ def _sweeps(
     while sweeps < fewest or (parameters.steps is None and monotonic() - begun < parameters.budget):
         context.report(Progress(phase=f"sweep {sweeps} of {name}" if sweeps else "warming up"))
         with ThreadPoolExecutor(len(commands)) as threads:
-            outputs = list(threads.map(lambda command: _run(command, parameters.remote_host), commands))
+            outputs = list(threads.map(lambda command: run_client(command, parameters.remote_host), commands))
         tables = [{row.size: row for row in parse(output)} for output in outputs]
         common = set.intersection(*(set(table) for table in tables))
         rows = {size: together([table[size] for table in tables]) for size in common}
@@ -293,7 +293,7 @@ def _slowest(rows: list[Row]) -> Row:
     return max(rows, key=lambda row: row.typical)
 
 
-def _run(command: list[str], peer: str | None) -> str:
+def run_client(command: list[str], peer: str | None) -> str:
     """One sweep; a server serves one client and ends. The client is started until the server listens."""
     with tempfile.TemporaryFile() as output, ExitStack() as stack:
         server = None

@@ -396,15 +396,16 @@ def swallowing(address: Address, streams: int, timeout: float) -> Iterator[Calla
 
 
 @contextmanager
-def local_peer() -> Iterator[Address]:
-    """A peer of our own on the loopback device; it ends with this process, however that ends."""
-    command = [sys.executable, die_with_parent.__file__, "-P", "-m", _tcp_peer.__name__, "--port", "0"]
+def local_peer(address: str = "127.0.0.1") -> Iterator[Address]:
+    """A peer of our own at an address of this host; it ends with this process, however that ends."""
+    command = [sys.executable, die_with_parent.__file__, "-P", "-m", _tcp_peer.__name__]
+    command += ["--bind", address, "--port", "0"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as peer:
         try:
             assert peer.stdout is not None
             port = peer.stdout.readline().strip()
             if not port.isdecimal():
                 raise PeerError(f"the peer on this host did not start (exit code {peer.wait()})")
-            yield Address("127.0.0.1", int(port))
+            yield Address(address, int(port))
         finally:
             peer.kill()

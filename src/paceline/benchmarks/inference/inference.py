@@ -7,26 +7,33 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
+from paceline.benchmarks import _superbench
 from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters, Switch
 from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
 from paceline.benchmarks._model.graph import as_graph
-from paceline.benchmarks._model.measuring import COMMON, add_trace, measure_steps
+from paceline.benchmarks._model.measuring import COMMON, STEP_TIME, add_trace, measure_steps
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_results
+from paceline.benchmarks.inference import _tensorrt
 from paceline.benchmarks.inference._fused import fuse_convolutions
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
+from paceline.core.environment import Environment
 from paceline.core.errors import InputError
-from paceline.core.record import RecordWarning, Result
+from paceline.core.record import Record, RecordWarning, Result
+from paceline.core.subject import Description, key_word
 from paceline.devices import Device, open_device
 from paceline.models.base import SETTLING_ROWS, ModelSpec, Traits, has_batch_norm, low_dtype, settle_batch_norm
 from paceline.models.sources import find_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from paceline.servers.base import Artifact
 
 
 class InferenceParameters(ModelParameters):
@@ -39,9 +46,9 @@ class InferenceParameters(ModelParameters):
     frozen: Switch = "auto"
     """Compile with the weights as constants, so that batch norms are folded into them and layouts are chosen once; in
     16 bits with cuDNN, convolutions then add and rectify as well; auto does on a GPU"""
-    engine: Literal["auto", "torch", "onnxruntime"] = "auto"
+    engine: Literal["auto", "torch", "onnxruntime", "tensorrt"] = "auto"
     """What computes the model in process: auto takes ONNX Runtime for an ONNX file and torch for all others;
-    onnxruntime exports another model first"""
+    onnxruntime and tensorrt export another model first"""
 
 
 class Inference(ModelBenchmark[InferenceParameters]):
@@ -59,6 +66,18 @@ class Inference(ModelBenchmark[InferenceParameters]):
         return words if parameters.engine == "auto" else f"{words} {parameters.engine}"
 
     @classmethod
+    def describe(cls, record: Record, parameters: InferenceParameters, environment: Environment) -> Description:
+        description = super().describe(record, parameters, environment)
+        time = record.measurement(STEP_TIME.name)
+        if parameters.engine != "tensorrt" or time is None or not time.samples:
+            return description
+        name = key_word(parameters.model)
+        figures = {"mean": time.summary.mean, "99": float(np.percentile(time.samples, 99))}
+        values = {f"{name}_gpu_time_{key}": value / _superbench.MS for key, value in figures.items()}
+        aliases = _superbench.alias(record, "tensorrt-inference", values, part=name, gpu=True)
+        return description.model_copy(update={"aliases": aliases})
+
+    @classmethod
     def check_traits(cls, parameters: InferenceParameters, traits: Traits) -> None:
         engine = traits.engine if parameters.engine == "auto" else parameters.engine
         if engine == "torch" and traits.engine != "torch":
@@ -66,9 +85,14 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 f"engine = torch: the {traits.noun} {parameters.model} is computed by {traits.engine}; leave it out"
             )
             raise InputError("fixed-engine", message, key="engine", value="torch")
-        if engine != traits.engine and parameters.precision != "fp32":
-            message = f"engine = {engine}: a model is exported for it in fp32, not in {parameters.precision}"
+        formats = _tensorrt.PRECISIONS if engine == "tensorrt" else ("fp32",)
+        if engine != traits.engine and parameters.precision not in formats:
+            instead = f"in {' or '.join(formats)}, not in {parameters.precision}"
+            message = f"engine = {engine}: a model is exported for it {instead}"
             raise InputError("fixed-precision", message, key="precision", value=parameters.precision)
+        if engine == "tensorrt" and parameters.channels_last == "on":
+            message = "channels_last = on: TensorRT takes inputs row by row and chooses layouts itself; leave it out"
+            raise InputError("fixed-engine", message, key="channels_last", value="on")
         super().check_traits(parameters, replace(traits, engine=engine))
 
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
@@ -76,9 +100,13 @@ class Inference(ModelBenchmark[InferenceParameters]):
 
         is_local = context.case.origin == "local"
         spec = find_model(parameters.model, allow_import=is_local, inputs=parameters.input)
-        if parameters.engine not in ("auto", spec.traits.engine):
-            spec = _exported(spec, parameters, is_local, context)
         device = open_device(context.target)
+        artifact = None
+        if parameters.engine not in ("auto", spec.traits.engine):
+            spec, artifact = _exported(spec, parameters, device, is_local, context)
+        is_tensorrt = parameters.engine == "tensorrt"
+        if is_tensorrt:  # there is nothing left to compile
+            parameters = parameters.model_copy(update={"compile": "off"})
         with join(context, device.kind) as ranks, torch.inference_mode():
             size = choose_batch_size(spec, parameters, device, ranks, context, partial(_trial, spec, device))
             with caught_warnings(parameters.deterministic) as caught:
@@ -96,6 +124,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 output = count_results(session, predictor.step)
                 if reference is not None:
                     compare_runs(*_differing(reference, _flat(output)), parameters.seed, caught)
+            if artifact is not None and is_tensorrt:
+                session.facts["checked"] = _checked(predictor, output, artifact, is_local)
             is_finite = all(bool(edge.isfinite()) for part in float_tensors(output) for edge in part.aminmax())
             del output
             if session.compiled and ranks.world_size == 1:
@@ -113,19 +143,39 @@ class Inference(ModelBenchmark[InferenceParameters]):
         return result
 
 
-def _exported(spec: ModelSpec, parameters: InferenceParameters, is_local: bool, context: Context) -> ModelSpec:
-    """The model as ONNX Runtime computes it."""
-    from paceline.models.sources.onnx_file import through_onnx
+def _exported(
+    spec: ModelSpec, parameters: InferenceParameters, device: Device, is_local: bool, context: Context
+) -> tuple[ModelSpec, Artifact]:
+    """The model as ONNX Runtime or TensorRT computes it, and the file that they read."""
+    from paceline.models.sources.onnx_file import file_facts, through_onnx
     from paceline.servers.base import Need
     from paceline.servers.export import export
 
+    package = _tensorrt.require(device) if parameters.engine == "tensorrt" else None
     context.report(Progress(phase="exporting"))
-    need = Need(
-        parameters.model, parameters.scale, seed=parameters.seed, allow_import=is_local, inputs=parameters.input
-    )
+    precision = "fp16" if parameters.precision == "fp16" else "fp32"
+    named = (parameters.model, parameters.scale, precision)
+    need = Need(*named, seed=parameters.seed, allow_import=is_local, inputs=parameters.input)
     artifact = export(need, "onnx")
     assert artifact.path is not None
-    return through_onnx(spec, artifact.path)
+    if package is None:
+        return through_onnx(spec, artifact.path), artifact
+    facts = file_facts(artifact.path) | {"engine": f"tensorrt {package.__version__}", "exported": "as for serving"}
+    tf32 = parameters.precision == "tf32"
+    return _tensorrt.through_tensorrt(spec, artifact.path, device, facts, tf32=tf32), artifact
+
+
+def _checked(predictor: Predictor, output: object, artifact: Artifact, is_local: bool) -> str:
+    """That the engine answers as the eager model does; otherwise the case fails."""
+    from paceline.servers.export import CHECKED_ROWS, check_answers
+
+    session = predictor.session
+    rows = session.spec.traits.batch_size or max(CHECKED_ROWS)
+    inputs = tuple(one[:rows] for one in predictor.inputs)
+    answers: list[Any] = [one[:rows] for one in leaves(output)]  # type: ignore[index]
+    precision = session.parameters.precision
+    deviation = check_answers(artifact, inputs, answers, precision, allow_import=is_local)
+    return f"the first {len(inputs[0])} answers differ from the eager model's by {deviation:.2g} of the largest at most"
 
 
 class Predictor:
@@ -139,7 +189,7 @@ class Predictor:
         module = session.workload.module
         if has_batch_norm(module):
             settle_batch_norm(module, session.batch(SETTLING_ROWS).inputs)
-        dtype = low_dtype(session.parameters.precision)
+        dtype = low_dtype(session.parameters.precision) if session.spec.traits.engine == "torch" else None
         if dtype is not None:
             module = module.to(dtype)
         self._dtype = dtype
@@ -148,19 +198,19 @@ class Predictor:
         if session.compiled:
             session.facts["frozen"] = _freeze(session)
             self._forward = torch.compile(self._fused(module))
-        self._inputs: tuple[Tensor, ...]  # there are none before load()
+        self.inputs: tuple[Tensor, ...]  # there are none before load()
 
     def load(self, size: int) -> None:
         """Put this rank's rows of the joined batch on the device, in the format of the weights."""
-        self._inputs = self._rows(size, self.session.ranks.rank * size)
+        self.inputs = self._rows(size, self.session.ranks.rank * size)
 
     def step(self) -> object:
         """One forward pass; its output stays on the device."""
-        return self._forward(*self._inputs)
+        return self._forward(*self.inputs)
 
     def plain_step(self) -> object:
         """The same, computed by the model as it is written."""
-        return self._plain(*self._inputs)
+        return self._plain(*self.inputs)
 
     def _rows(self, size: int, first: int) -> tuple[Tensor, ...]:
         rows = self.session.batch(size, first_row=first).inputs

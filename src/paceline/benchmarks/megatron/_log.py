@@ -183,23 +183,23 @@ class Raised:
     more: str  # with the lines that follow
 
 
-def explained(error: ToolError, python: str, reported: int, expected: int) -> Exception:
-    """The error that ends the case, from that of the launcher, after so many iterations were reported."""
+def explained(error: ToolError, python: str, reported: int | None, expected: int) -> Exception:
+    """The error that ends the case, from that of the launcher, after so many iterations, where that is known."""
     if error.written is None:
         return error
     errors = error.written.errors
     text = f"{error.written.output}\n{errors}"
     raised = [one for one in exceptions(text) if not _CONSEQUENCE.search(one.more)]
-    after = f"after {reported} of {expected} iterations"
+    after = f" after {reported} of {expected} iterations" if reported is not None else ""
     named: dict[str, Literal["host", "device"]] = {"MemoryError": "host", "OutOfMemoryError": "device"}
     for one in raised:
         kind = one.line.partition(":")[0].rpartition(".")[2]
         where = named.get(kind) or exhausted(RuntimeError(one.more))
         if where == "host":
-            return OutOfMemory(f"the memory of the host did not suffice {after}: {_short(one.line)}", "host")
+            return OutOfMemory(f"the memory of the host did not suffice{after}: {_short(one.line)}", "host")
         if where is not None:
             return OutOfMemory(
-                f"the memory of a GPU did not suffice {after}: use a smaller micro_batch_size, a larger "
+                f"the memory of a GPU did not suffice{after}: use a smaller micro_batch_size, a larger "
                 "tensor_parallel or pipeline_parallel, or recompute activations (--recompute-activations in 'extra'). "
                 f"{_short(one.line)}",
                 "device",
@@ -224,7 +224,7 @@ def explained(error: ToolError, python: str, reported: int, expected: int) -> Ex
             "are, or 'extra' has a wrong one"
         )
     verdict = _short(cause.line) if cause else _verdict(error.message, errors)
-    unforeseen = RuntimeError(f"{SCRIPT} failed {after}: {verdict}")
+    unforeseen = RuntimeError(f"{SCRIPT} failed{after}: {verdict}")
     unforeseen.add_note(_of_ranks(errors))  # the traceback is there
     return unforeseen
 

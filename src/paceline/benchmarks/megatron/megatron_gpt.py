@@ -23,6 +23,8 @@ from paceline.benchmarks._micro.tools import ToolError, run_tool
 from paceline.benchmarks._model.measuring import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _log
 from paceline.benchmarks.megatron._log import SCRIPT, Iteration, Log, explained
+from paceline.benchmarks.megatron._over_ranks import heard_by_first, part_of, rank_variables
+from paceline.benchmarks.ranks import join
 from paceline.core import die_with_parent
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
@@ -139,7 +141,7 @@ class MegatronParameters(Parameters):
     pipeline_parallel: int = Field(default=1, ge=1)
     """Ranks that divide the layers among them"""
     processes: int | None = Field(default=None, ge=1)
-    """Ranks on this machine, one on each GPU; unset takes one for each GPU of the target"""
+    """Ranks, one on each GPU; unset takes one for each GPU of the target, or all those of --hosts"""
     iterations: int = Field(default=50, ge=1)
     """Iterations to measure"""
     warm_up_iterations: int = Field(default=10, ge=1)
@@ -233,6 +235,8 @@ class MegatronGpt(Benchmark[MegatronParameters]):
     summary = "pretrain GPT by a checkout of Megatron-LM or Megatron-DeepSpeed: step time, throughput, FLOPS, memory"
     metrics = (THROUGHPUT, STEP_TIME, TOKEN_THROUGHPUT, FLOPS_PER_GPU, ALLOCATED, PEAK_ALLOCATED, LOSS)
     primary = "throughput"
+    distributed = True
+    launches_ranks = True
 
     @classmethod
     def title(cls, parameters: MegatronParameters) -> str:
@@ -255,7 +259,9 @@ class MegatronGpt(Benchmark[MegatronParameters]):
         parameters.refuse_contradictions()
         refuse_unknown(parameters, script.parent)
         kind, index = split_target(case.target)
-        if index != ALL:
+        if case.ranks > 1:
+            parameters.refuse_mesh(case.ranks)
+        elif index != ALL:
             processes = parameters.processes or 1
             if processes > 1 and case.target != "cpu":
                 message = f"processes = {processes} on {case.target}, which is one GPU: use --target '{kind}:*'"
@@ -263,9 +269,8 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             parameters.refuse_mesh(processes)
 
     @classmethod
-    def ranks(cls, parameters: MegatronParameters) -> int:
-        """One that launches; torchrun starts those that train."""
-        return 1
+    def ranks(cls, parameters: MegatronParameters) -> int | None:
+        return parameters.processes
 
     @classmethod
     def describe(cls, record: Record, parameters: MegatronParameters, environment: Environment) -> Description:
@@ -289,29 +294,32 @@ class MegatronGpt(Benchmark[MegatronParameters]):
     def measure(self, parameters: MegatronParameters, context: Context) -> Result:
         script = script_of(parameters.code_base, context.case)
         python = parameters.python or sys.executable
-        processes = parameters.processes or 1
-        if split_target(context.case.target)[1] == ALL:
-            gpus = kind_of(context.case.target).count()
-            if gpus < processes:
-                raise Unsupported(f"Megatron needs a GPU for each process, and this machine has {gpus} of them")
-            processes = parameters.processes or gpus
-        parameters.refuse_mesh(processes)
-        with tempfile.TemporaryDirectory() as folder:
-            config = None
-            if parameters.zero_stage is not None:
-                config = Path(folder) / "deepspeed.json"
-                config.write_text(deepspeed_config(parameters, processes), encoding="utf-8")
-            arguments = script_arguments(parameters, processes, script.parent, config)
-            command = launch_command(python, processes, script, arguments)
-            context.report(Progress(phase=f"starting {SCRIPT}"))
+        with join(context, kind_named(HOST)) as ranks:
+            processes = ranks.world_size if ranks.world_size > 1 else _processes_here(parameters, context)
+            parameters.refuse_mesh(processes)
             follower = _LogFollower(parameters, context)
-            try:
+            with tempfile.TemporaryDirectory() as folder:
+                config = None
+                if parameters.zero_stage is not None:
+                    config = Path(folder) / "deepspeed.json"
+                    config.write_text(deepspeed_config(parameters, processes), encoding="utf-8")
+                arguments = script_arguments(parameters, processes, script.parent, config)
+                command = launch_command(python, processes, script, arguments)
                 environment = os.environ | launch_environment(context.case.target)
-                written = run_tool(command, on_line=follower.read_line, environment=environment)
-            except ToolError as error:
-                raise explained(error, python, len(follower.seconds), parameters.all_iterations) from None
+                if ranks.world_size > 1:
+                    command = [python, str(DIE_WITH_PARENT), str(script), *arguments]
+                    kind = split_target(context.case.target)[0]
+                    environment = os.environ | launch_environment(kind) | rank_variables(ranks)
+                context.report(Progress(phase=f"starting {SCRIPT}"))
+                try:
+                    with heard_by_first(ranks, follower.read_line) as read_line:
+                        written = run_tool(command, on_line=read_line, environment=environment)
+                except ToolError as error:
+                    seen = len(follower.seconds) if ranks.rank in (0, ranks.world_size - 1) else None
+                    raise explained(error, python, seen, parameters.all_iterations) from None
+            texts = ranks.gather(f"{written.output}\n{written.errors}")
         batch = parameters.batch_over(processes)
-        log = _log.parse(f"{written.output}\n{written.errors}", parameters.all_iterations, batch)
+        log = _log.parse("\n".join(texts), parameters.all_iterations, batch)
         result = _result(parameters, log, batch)
         first = parameters.warm_up_iterations + 1
         checkout = git(script.parent)
@@ -332,7 +340,18 @@ class MegatronGpt(Benchmark[MegatronParameters]):
             result.warnings += conditions.warnings(before, after)
             observed = {"before": before, "after": after}
             result.facts["conditions"] = {name: one.model_dump(mode="json") for name, one in observed.items()}
-        return result
+        return part_of(result, context.rank) if context.world_size > 1 else result
+
+
+def _processes_here(parameters: MegatronParameters, context: Context) -> int:
+    """Ranks that torchrun starts on this machine."""
+    processes = parameters.processes or 1
+    if split_target(context.case.target)[1] == ALL:
+        gpus = kind_of(context.case.target).count()
+        if gpus < processes:
+            raise Unsupported(f"Megatron needs a GPU for each process, and this machine has {gpus} of them")
+        processes = parameters.processes or gpus
+    return processes
 
 
 @dataclass

@@ -109,13 +109,12 @@ def onnx_workload(path: Path, specs: tuple[InputSpec, ...]) -> Workload:
         message = "an ONNX file is computed in process on the CPU: use --target cpu, or 'paceline run serve' on a GPU"
         raise Unsupported(message)
     session = open_onnx(path, torch.get_num_threads()) if device.type == "cpu" else None
-    facts = {
-        "file": path.name,
-        "sha256": digest_of(path),
-        "engine": f"onnxruntime {_version()}",
-        "parameter_count": _count(path),
-    }
-    return workload(_module(session), specs, facts=facts)
+    return workload(_module(session), specs, facts={**file_facts(path), "engine": f"onnxruntime {_version()}"})
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """What a record says of a file."""
+    return {"file": path.name, "sha256": digest_of(path), "parameter_count": _count(path)}
 
 
 def _module(session: Any) -> nn.Module:

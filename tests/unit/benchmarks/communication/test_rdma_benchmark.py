@@ -147,13 +147,13 @@ def test_all_devices_at_the_same_time_add_up(perftest: Path) -> None:
 
 def test_queue_pairs_and_gpu_memory_are_asked_of_perftest(perftest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
-    genuine = rdma._run
+    genuine = rdma.run_client
 
     def noted(command: list[str], peer: str | None) -> str:
         commands.append(command)
         return genuine(command, peer)
 
-    monkeypatch.setattr(rdma, "_run", noted)
+    monkeypatch.setattr(rdma, "run_client", noted)
     result = measure(sizes=[8], queue_pairs=4, cuda=1)
     bandwidth, latency = (next(c for c in commands if c[0].endswith(end)) for end in ("_bw", "_lat"))
     assert bandwidth[bandwidth.index("--qp") + 1] == "4"

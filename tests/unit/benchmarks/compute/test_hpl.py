@@ -12,11 +12,12 @@ import pytest
 
 from paceline.benchmarks._micro.tools import ToolError
 from paceline.benchmarks.compute import hpl
-from paceline.benchmarks.compute.hpl import Hpl, HplParameters, grid, order, parse
-from paceline.core.benchmark import Context
+from paceline.benchmarks.compute.hpl import Hpl, HplParameters, grid, operations, order, parse
+from paceline.core.benchmark import BENCHMARKS, Context
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, SilentCorruption, Unsupported
 from paceline.core.record import Result
+from paceline.core.suite import Here, Suite, expand
 
 # As HPL 2.0 printed it, for two runs.
 RESULT = """\
@@ -47,8 +48,8 @@ def xhpl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def measured(target: str = "cpu", **values: Any) -> Result:
-    case = Case(index=0, benchmark="hpl", parameters={}, title="", target=target)
+def measured(target: str = "cpu", timeout: float = 1e7, **values: Any) -> Result:
+    case = Case(index=0, benchmark="hpl", parameters={}, title="", target=target, timeout=timeout)
     return Hpl().measure(HplParameters(**values), Context(case=case))
 
 
@@ -63,9 +64,42 @@ def test_every_run_is_a_sample_and_the_input_is_what_was_asked_for(xhpl: Path) -
 
 def test_without_an_order_the_matrix_fills_its_share_of_the_memory(xhpl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hpl.host, "free_memory", lambda: 10**9)
-    size = measured(p=1, q=1, memory_share=0.5).facts["n"]
-    assert size % 192 == 0 and 0.4e9 < 8 * size**2 <= 0.5e9
+    facts = measured(p=1, q=1, memory_share=0.5, budget=1e6).facts
+    assert facts["n"] % 192 == 0 and 0.4e9 < 8 * facts["n"] ** 2 <= 0.5e9
+    assert facts["n_chosen"] == "fills 50% of the free memory"
     assert order(1.0, 192) == 192
+
+
+def test_a_matrix_that_would_outlast_the_budget_is_smaller(xhpl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hpl.host, "free_memory", lambda: 10**12)
+    rate = 0.149e9  # of the stand-in, whatever the size
+    facts = measured(p=1, q=1, budget=600.0, runs=2).facts
+    assert 0.5 * 600 < 2 * operations(facts["n"]) / rate <= 600
+    assert measured(p=1, q=1, timeout=60.0).facts["n"] < facts["n"]  # which the timeout of a case limits too
+    assert "ends within 480 s at the 0.149 GFLOP/s of a trial; memory would hold" in facts["n_chosen"]
+
+
+def test_trials_grow_until_one_lasts_long_enough_to_tell(xhpl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = RESULT.replace("1.490e-01", "1.490e+04")
+    xhpl.write_text(STAND_IN.format(python=sys.executable, result=fast))
+    monkeypatch.setattr(hpl.host, "free_memory", lambda: 10**12)
+    phases: list[str] = []
+    case = Case(index=0, benchmark="hpl", parameters={}, title="", target="cpu")
+    context = Context(case=case, report=lambda progress: phases.append(progress.phase))
+    Hpl().measure(HplParameters(p=1, q=1), context)
+    sizes = [int(phase.split()[2]) for phase in phases]
+    assert sizes[:6] == [1920, 3840, 7680, 15360, 30720, 61440]
+    assert operations(30720) / 14.9e12 < 2.0 <= operations(61440) / 14.9e12
+    assert len(sizes) == 7 and sizes[-1] > 61440
+
+
+def test_a_case_without_an_order_may_take_its_budget_whatever_the_usual_timeout() -> None:
+    values = {"benchmark": "hpl", "target": "cpu", "budget": "2h"}
+    [chosen] = expand(Suite(name="s", cases=[values]), BENCHMARKS.registry().get, Here())
+    assert chosen.expected is not None
+    assert chosen.timeout > chosen.expected > 7200
+    [given] = expand(Suite(name="s", cases=[{**values, "n": 10_000}]), BENCHMARKS.registry().get, Here())
+    assert given.expected is None
 
 
 @pytest.mark.parametrize(

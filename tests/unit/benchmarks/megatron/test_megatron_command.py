@@ -223,6 +223,20 @@ def test_all_gpus_are_one_launcher(checkout: Path) -> None:
     assert case.title == "nl32 h4096 s2048 bf16 mb2"
 
 
+def test_over_hosts_every_rank_is_one_of_the_case_and_the_mesh_is_over_all(checkout: Path) -> None:
+    apart = Here(devices={"cuda": 8}, world=16, nodes=2)
+
+    def case_of(**more: Any) -> Case:
+        entry = {"benchmark": "megatron-gpt", "code_base": str(checkout), **more}
+        return expand(Suite(name="s", cases=[entry]), BENCHMARKS.registry().get, apart)[0]
+
+    assert (case_of().ranks, case_of(tensor_parallel=16).ranks, case_of(processes=16).ranks) == (16, 16, 16)
+    with refused("not-divisible", key="processes", value=16):
+        case_of(tensor_parallel=3, attention_heads=24, hidden_size=4800)
+    with refused("wrong-number-of-ranks"):
+        case_of(processes=8)
+
+
 def test_a_case_from_the_network_is_refused_where_it_would_run_too(checkout: Path) -> None:
     case = Case(index=0, benchmark="megatron-gpt", parameters={}, title="", origin="network")
     with refused("not-from-network", key="benchmark"):
