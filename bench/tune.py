@@ -38,11 +38,12 @@ from bench.tune_grid import (
     measured_grid,
     settings,
 )
-from paceline.analysis.tune.search import LENGTHS, PROOF, Space, Trial, TrialResult, leader, search
+from paceline.analysis.tune.search import LENGTHS, PROOF, WHOLE, Trial, TrialResult, leader, search
+from paceline.analysis.tune.surface import Space
 from paceline.core.grouping import group_by
 
 SEEDS = 20
-WHOLE = 18.0  # seconds of load in a whole trial
+LOAD = 18.0  # seconds in a whole trial
 ROUNDS = 4
 ENOUGH, QUARTER = 0.95, 0.25
 LIVE_SECONDS = 9
@@ -57,15 +58,16 @@ class Replay:
         self.seconds = 0.0
 
     def trial(self, trial: Trial) -> TrialResult:
-        length = WHOLE * LENGTHS[min(trial.rung, PROOF - 1)]
+        length = LOAD * LENGTHS[min(trial.rung, WHOLE)]
         start = self.random.choice(self.starts[trial.setting])
-        self.seconds += start.overhead + (length if start.seconds else 0.0)
+        took = start.overhead + (length if start.seconds else 0.0)
+        self.seconds += took
         drawn = [self.random.choice(start.seconds) for _ in range(round(length))] if start.seconds else [0.0]
         value = fmean(drawn)
         if value <= 0:
-            return TrialResult(trial, None)
+            return TrialResult(trial, None, seconds=took)
         spread = math.sqrt(fmean((one - value) ** 2 for one in drawn) / len(drawn)) / value
-        return TrialResult(trial, math.log(value), spread)
+        return TrialResult(trial, math.log(value), spread, took)
 
 
 def truth(starts: Sequence[Start]) -> list[float]:
@@ -77,8 +79,9 @@ def truth(starts: Sequence[Start]) -> list[float]:
 
 def tuned(starts: Sequence[Start], seed: int) -> tuple[int, float, float]:
     """The setting, the time of the search, and that of the rounds that prove it."""
-    places = [tuple(values.index(one[name]) for name, values in AXES.items()) for one in settings()]
-    searching, replay, made = search(Space(places), ROUNDS, seed), Replay(starts, seed), []
+    space = Space([tuple(values.index(one[name]) for name, values in AXES.items()) for one in settings()])
+    searching, replay = search(space, ROUNDS, seed), Replay(starts, seed)
+    made: list[TrialResult] = []
     times = [0.0, 0.0]
     try:
         batch = next(searching)
@@ -89,7 +92,13 @@ def tuned(starts: Sequence[Start], seed: int) -> tuple[int, float, float]:
             made += results
             batch = searching.send(results)
     except StopIteration:
-        return leader(made) or 0, times[0], times[1]
+        return leader(space, made) or 0, times[0], times[1]
+
+
+def _best(results: Sequence[TrialResult]) -> int:
+    """By the figures alone, as grid and random search take it."""
+    good = [(one.score, one.trial.setting) for one in results if one.score is not None]
+    return max(good, default=(0.0, 0))[1]
 
 
 def drawn_at_random(starts: Sequence[Start], seed: int, seconds: float) -> int:
@@ -97,15 +106,15 @@ def drawn_at_random(starts: Sequence[Start], seed: int, seconds: float) -> int:
     replay, results = Replay(starts, seed), []
     order = random.Random(seed).sample(range(len(settings())), len(settings()))
     while order and replay.seconds < seconds:
-        results.append(replay.trial(Trial(order.pop(), PROOF - 1)))
-    return leader(results) or 0
+        results.append(replay.trial(Trial(order.pop(), WHOLE)))
+    return _best(results)
 
 
 def whole_grid(starts: Sequence[Start], seed: int) -> tuple[int, float]:
     """The best of one whole trial of every setting, and the time of all."""
     replay = Replay(starts, seed)
-    results = [replay.trial(Trial(setting, PROOF - 1)) for setting in range(len(settings()))]
-    return leader(results) or 0, replay.seconds
+    results = [replay.trial(Trial(setting, WHOLE)) for setting in range(len(settings()))]
+    return _best(results), replay.seconds
 
 
 def main() -> None:
