@@ -131,8 +131,9 @@ def main() -> None:
     overhead = fmean(start.overhead for start in starts)
     failed = sum(not start.seconds for start in starts)
     click.echo(
-        f"{len(values)} settings, {len(starts) // len(values)} starts of {SECONDS} s each with {ENGINE}, {failed} failed; "
-        f"{overhead:.1f} s beside the load; goodput {min(values):.0f} to {best:.0f} requests/s, of the first {values[0]:.0f}"
+        f"{len(values)} settings, {len(starts) // len(values)} starts of {SECONDS} s each with {ENGINE}, "
+        f"{failed} failed; {overhead:.1f} s beside the load; "
+        f"goodput {min(values):.0f} to {best:.0f} requests/s, of the first {values[0]:.0f}"
     )
     rows: dict[str, list[tuple[float, float]]] = {"tune": [], "tune and its proof": [], "random": [], "grid": []}
     for seed in range(SEEDS):

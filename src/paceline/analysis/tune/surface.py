@@ -78,7 +78,7 @@ class Space:
         def solved(guess: Guess) -> tuple[float, Floats, Floats, Floats]:
             prior = self._covariance(guess)
             lower = np.linalg.cholesky(prior[np.ix_(at, at)] + np.diag(own + guess[1] ** 2))
-            residual = np.linalg.solve(lower, np.array(scores) - middle)
+            residual: Floats = np.linalg.solve(lower, np.array(scores) - middle).astype(np.float64)
             likely = -0.5 * float(residual @ residual) - float(np.log(np.diag(lower)).sum())
             return likely - 0.5 * math.log(guess[1] / NOISE) ** 2, prior, lower, residual
 
