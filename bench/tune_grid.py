@@ -34,7 +34,9 @@ USERS, LIMIT = 16, 0.05  # SLO: p99 within so many seconds
 ENGINE = "onnxruntime" if importlib.util.find_spec("onnxruntime") else "torch"
 WARM_UP = 0.5
 SECONDS = 4  # of load in each start
-STARTS = 2  # of each setting, so that what differs between starts is seen
+STARTS = int(
+    os.environ.get("PACELINE_TUNE_STARTS", "2")
+)  # of each setting, so that what differs between starts is seen
 CORES = 4  # for a server and its load; a machine with more of them measures several at once, each on its own cores
 
 

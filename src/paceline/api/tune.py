@@ -59,7 +59,7 @@ class Tuner:
             warm.close()
             self.listener.close()
             finish(self.store, self.run.id, status, self.listener)
-        return Tuning(labels, self.trials, self.objective)
+        return Tuning(space, labels, self.trials, self.objective)
 
     def _measured(self, batch: Sequence[Trial], warm: WarmServer) -> list[TuneTrial]:
         first = len(self.trials)

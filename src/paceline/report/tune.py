@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from paceline.analysis.tune.answer import TuneTrial, Tuning
-from paceline.analysis.tune.search import LENGTHS, PROOF, REFERENCE
+from paceline.analysis.tune.search import LENGTHS
+from paceline.analysis.tune.surface import REFERENCE
 from paceline.core.quantity import show_duration
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.text import between, humanize, one_line, ratio, show_figure
@@ -39,7 +40,7 @@ def answer(tuning: Tuning) -> str:
 
 
 def document(tuning: Tuning) -> Document:
-    """The sentence, and below it the settings by how far they came, the best first."""
+    """The sentence, and below it the settings by their figures, the best first."""
     rows = _rows(tuning)
     columns = [Column.of("Setting", [one_line(tuning.settings[setting]) for setting, _ in rows], numeric=False)]
     for rung, name in enumerate(RUNG_NAMES):
@@ -90,16 +91,14 @@ def _trial(one: TuneTrial, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _rows(tuning: Tuning) -> list[tuple[int, list[TuneTrial]]]:
-    """The trials of each setting: the winner's, then of those that came further, then of the better ones."""
+    """The trials of each setting: the winner's, then the better ones', then of those that failed."""
     settings = {one.trial.setting for one in tuning.trials}
     rows = [(setting, [one for one in tuning.trials if one.trial.setting == setting]) for setting in settings]
 
-    def place(row: tuple[int, list[TuneTrial]]) -> tuple[bool, bool, int, float]:
+    def place(row: tuple[int, list[TuneTrial]]) -> tuple[bool, bool, float]:
         setting, made = row
-        searched = [one for one in made if one.trial.rung < PROOF]
-        last = max(searched, key=lambda one: one.trial.rung)
-        score = last.result.score
-        return setting != tuning.winner, setting in tuning.failed, -last.trial.rung, -(score or 0.0)
+        scores = [score for one in made if (score := one.result.score) is not None]
+        return setting != tuning.winner, setting in tuning.failed, -fmean(scores or [0.0])
 
     return sorted(rows, key=place)
 

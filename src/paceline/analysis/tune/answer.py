@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from paceline.analysis.compare.significance import Ratio
 from paceline.analysis.configuration import flattened
-from paceline.analysis.tune.search import REFERENCE, Space, Trial, TrialResult, is_better, leader, proof
+from paceline.analysis.tune.search import Trial, TrialResult, is_better, leader, proof
+from paceline.analysis.tune.surface import REFERENCE, Space
 from paceline.core.case import Case
 from paceline.core.metric import Better
 from paceline.core.record import Measurement, Outcome, Record
@@ -57,18 +58,20 @@ class TuneTrial:
         """The trial as the search takes it."""
         figure = self.figure
         if self.problem or figure is None:
-            return TrialResult(self.trial, None)
+            return TrialResult(self.trial, None, seconds=self.record.seconds)
         relative = figure.relative
         if relative is None and self.objective == "cost" and (rate := self.record.measurement("throughput")):
             relative = rate.relative  # which the cost follows from
         sign = -1.0 if figure.metric.better is Better.LOWER else 1.0
-        return TrialResult(self.trial, sign * math.log(figure.value), (relative or 0.0) / ERRORS_OF_INTERVAL)
+        error = (relative or 0.0) / ERRORS_OF_INTERVAL
+        return TrialResult(self.trial, sign * math.log(figure.value), error, self.record.seconds)
 
 
 @dataclass(frozen=True)
 class Tuning:
     """All trials, and what they show."""
 
+    space: Space
     settings: Sequence[str]  # what distinguishes each from the others
     trials: Sequence[TuneTrial]
     objective: Objective
@@ -76,7 +79,7 @@ class Tuning:
     @cached_property
     def winner(self) -> int | None:
         """The setting that leads; None if all failed."""
-        return leader([one.result for one in self.trials])
+        return leader(self.space, [one.result for one in self.trials])
 
     @cached_property
     def ratio(self) -> Ratio | None:
@@ -100,9 +103,12 @@ def space_of(cases: Sequence[Case]) -> tuple[Space, list[str]]:
     names = list(dict.fromkeys(name for one in flat for name in one))
     axes = {name: _distinct([one.get(name) for one in flat]) for name in names}
     axes = {name: values for name, values in axes.items() if len(values) > 1}
-    places = [tuple(values.index(one.get(name)) for name, values in axes.items()) for one in flat]
+    numbers = {name for name, values in axes.items() if all(_is_number(value) for value in values)}
+    ordered = {name: sorted(values) if name in numbers else values for name, values in axes.items()}
+    places = [tuple(values.index(one.get(name)) for name, values in ordered.items()) for one in flat]
+    unordered = frozenset(axis for axis, name in enumerate(axes) if name not in numbers)
     labels = [" ".join(f"{name.removeprefix('server.')}={_shown(one.get(name))}" for name in axes) for one in flat]
-    return Space(places), labels
+    return Space(places, unordered), labels
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
@@ -111,6 +117,10 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
         if value not in kept:
             kept.append(value)
     return kept
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

@@ -1,32 +1,31 @@
-"""Successive halving over settings with a model of noise: short trials of many, longer ones of what may be best.
+"""A search over settings with a model of noise and of neighbours: a few of all, then what may still be the best.
 
-A spread sample of the settings gets a short trial each, and the neighbours of the best one follow until it has none
-left untried. What may still be the best gets longer and longer trials, fewer settings each time. A setting that fails
-is out. The one that leads at the end was chosen because it did well, so that its figures flatter it: it is measured
-again, in alternation with the first setting, and these rounds alone say whether it is better.
+A spread sample of the settings gets a short trial each, the first one a whole trial. From then on the setting is next
+that may be the best by all trials so far, its neighbours' included (see `surface`), in a trial as long as pays: as
+short as possible where trials differ from start to start more than within one, longer where the start costs much.
+The time is a part of what one whole trial of every setting would take. A setting that fails is out, and what is near
+it is less likely to be tried. The one that leads at the end was chosen because it did well, so that its figures flatter
+it: it is measured again, in alternation with the first setting, and these rounds alone say whether it is better.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.analysis.compare.significance import Ratio, ratio_of_pairs
-from paceline.core.grouping import group_by
+from paceline.analysis.tune.surface import REFERENCE, Estimate, Space
 
 LENGTHS = (1 / 9, 1 / 3, 1.0)  # of a whole trial, by rung
+WHOLE = len(LENGTHS) - 1
 PROOF = len(LENGTHS)  # the rung of the rounds that decide, with whole trials
-KEPT = 3  # one in so many goes on to the next rung, at most
-FEWEST = 6  # settings: so few are all tried
-SAMPLED = 6  # of more settings, one in so many is tried before the neighbours of the best
-REACH = 2.0  # standard errors within which a setting may be better than it looks
-NOISE = 0.05  # by which trials of one setting are taken to differ until they show it
-TRUST = 4.0  # trials that this guess counts for
-REFERENCE = 0  # the first setting is what the others are compared with
+PART = 0.235  # of the time of a whole trial of every setting
+FEWEST, MOST = 6, 30  # whole trials that the search takes the time of, whatever that is
+REACH = 2.0  # deviations by which a setting may be better than it looks
+UNSURE = 0.3  # standard error of a failure, which counts as the worst score that there was
 
 
 @dataclass(frozen=True)
@@ -45,116 +44,94 @@ class TrialResult:
     trial: Trial
     score: float | None  # logarithm of the figure, so that more is better; None where there is none to go by
     error: float = 0.0  # standard error that its own samples leave
+    seconds: float = 0.0  # that it took with all that belongs to it; 0 where that is not known
 
+    @property
+    def length(self) -> float:
+        return LENGTHS[min(self.trial.rung, WHOLE)]
 
-@dataclass(frozen=True)
-class Standing:
-    """A setting as all its trials together show it."""
-
-    setting: int
-    score: float
-    error: float
-
-
-@dataclass(frozen=True)
-class Space:
-    """The settings, each by its place on every axis."""
-
-    places: Sequence[tuple[int, ...]]
-
-    def neighbours(self, setting: int) -> list[int]:
-        """Those that differ by one step on one axis."""
-        mine = self.places[setting]
-        return [other for other, place in enumerate(self.places) if _steps(mine, place) == 1]
-
-    def spread(self, count: int, seed: int) -> list[int]:
-        """So many that lie far from each other, the reference first."""
-        order = random.Random(seed).sample(range(len(self.places)), len(self.places))
-        chosen = [REFERENCE]
-        while len(chosen) < min(count, len(order)):
-            left = [one for one in order if one not in chosen]
-            chosen.append(max(left, key=lambda one: min(_steps(self.places[one], self.places[o]) for o in chosen)))
-        return chosen
-
-
-def _steps(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True))
+    @property
+    def cost(self) -> float:
+        return self.seconds or self.length
 
 
 def search(space: Space, rounds: int, seed: int) -> Generator[list[Trial], list[TrialResult], None]:
     """Yields trials to make and takes their results; the same results lead to the same trials."""
-    count = len(space.places)
-    first = count if count <= FEWEST else max(FEWEST, math.ceil(count / SAMPLED))
-    results = yield [Trial(setting, 0) for setting in space.spread(first, seed)]
-    while more := _untried_neighbours(space, results):
-        results += yield [Trial(setting, 0) for setting in more]
-    for rung in range(1, PROOF):
-        contenders = promising(results, rung - 1)
-        if len(contenders) > 1:
-            results += yield [Trial(setting, rung) for setting in contenders]
-    while (winner := leader(results)) is not None:
+    results = yield [Trial(REFERENCE, WHOLE)]
+    results += yield [Trial(setting, 0) for setting in space.spread(2 * space.axes + 1, seed)[1:]]
+    while (trial := _next(space, results)) is not None:
+        results += yield [trial]
+    while (winner := leader(space, results)) is not None:
         for number in range(1, rounds + 1):
-            if winner == REFERENCE or {winner, REFERENCE} & _failed(results):
+            if winner == REFERENCE or {winner, REFERENCE} & failed(results):
                 break
             pair = [Trial(winner, PROOF, number), Trial(REFERENCE, PROOF, number)]
             results += yield pair if number % 2 else pair[::-1]
-        if winner not in _failed(results):
+        if winner not in failed(results):
             return
 
 
-def _untried_neighbours(space: Space, results: Sequence[TrialResult]) -> list[int]:
-    """Of the setting that leads."""
-    best, tried = leader(results), {one.trial.setting for one in results}
-    return [one for one in space.neighbours(best) if one not in tried] if best is not None else []
+def _next(space: Space, results: Sequence[TrialResult]) -> Trial | None:
+    """Of the setting that may be the best; None where one surely is, all failed, or the time is over."""
+    known, out = estimate(space, results), failed(results)
+    if known is None or len(out) == len(space.places):
+        return None
+    most = known.score + REACH * known.deviation
+    most[list(out)] = -math.inf
+    first, *others = np.argsort(-most, kind="stable")[:2]
+    if all(most[one] < known.score[first] - REACH * known.deviation[first] for one in others):
+        return None
+    rung = _rung(results, known.noise)
+    starting, loading = _costs(results)
+    tried = {one.trial.setting for one in results}
+    working = 1.0 - len(out) / len(tried)  # of the settings, as it seems; one that fails costs its start
+    whole = working * (starting + loading) + (1.0 - working) * starting
+    budget = min(max(PART * len(space.places), FEWEST), MOST) * whole
+    if sum(one.cost for one in results) + starting + loading * LENGTHS[rung] > budget:
+        return None
+    same = [one for one in results if (one.trial.setting, one.trial.rung) == (first, rung)]
+    return Trial(int(first), rung, len(same) + 1)
 
 
-def leader(results: Sequence[TrialResult]) -> int | None:
-    """The best of those that came furthest; None if all failed."""
-    failed = _failed(results)
-    good = [one for one in results if one.trial.rung < PROOF and one.trial.setting not in failed]
-    ordered = standings(good, max((one.trial.rung for one in good), default=0))
-    return ordered[0].setting if ordered else None
-
-
-def promising(results: Sequence[TrialResult], rung: int) -> list[int]:
-    """Settings of a rung that may be the best, that one first: at most one in `KEPT`, but two."""
-    ordered = standings(results, rung)
-    best = ordered[0] if ordered else None
-    most = max(2, math.ceil(len(ordered) / KEPT))
-    return [
-        one.setting
-        for one in ordered[:most]
-        if best is not None and one.score + REACH * one.error >= best.score - REACH * best.error
-    ]
-
-
-def standings(results: Sequence[TrialResult], rung: int) -> list[Standing]:
-    """The settings that reached a rung, the best first; those that failed are left out."""
-    failed, between = _failed(results), noise(results) ** 2
-    reached = {one.trial.setting for one in results if one.trial.rung >= rung} - failed
-    made = []
-    for setting, trials in group_by(results, lambda one: one.trial.setting).items():
-        if setting in reached:
-            scores = np.array([one.score for one in trials], dtype=float)
-            weights = 1.0 / (np.array([one.error for one in trials]) ** 2 + between)
-            made.append(Standing(setting, float(np.average(scores, weights=weights)), float(weights.sum()) ** -0.5))
-    return sorted(made, key=lambda one: -one.score)
-
-
-def noise(results: Iterable[TrialResult]) -> float:
-    """By how much trials of one setting differ beyond what their own samples say, as a part of the figure."""
-    squares, freedom = TRUST * NOISE**2, TRUST
+def _rung(results: Sequence[TrialResult], noise: float) -> int:
+    """The length that tells most in its time; whole where none was, as that shows what the others save."""
     good = [one for one in results if one.score is not None]
-    for trials in group_by(good, lambda one: one.trial.setting).values():
-        scores = np.array([one.score for one in trials], dtype=float)
-        own = np.array([one.error for one in trials]) ** 2
-        share = 1.0 - 1.0 / len(trials)
-        squares += max(0.0, float(((scores - scores.mean()) ** 2).sum() - own.sum() * share))
-        freedom += len(trials) - 1
-    return math.sqrt(squares / freedom)
+    if all(one.trial.rung != WHOLE for one in good):
+        return WHOLE
+    own = float(np.mean([one.error**2 * one.length for one in good]))  # variance that a whole trial leaves
+    starting, loading = _costs(results)
+    costs = [(starting + loading * length) * (noise**2 + own / length) for length in LENGTHS]
+    return int(np.argmin(costs))
 
 
-def _failed(results: Iterable[TrialResult]) -> set[int]:
+def _costs(results: Sequence[TrialResult]) -> tuple[float, float]:
+    """What a trial costs whatever its length, and what the load of a whole one adds."""
+    good = [one for one in results if one.score is not None]
+    lengths, costs = np.array([one.length for one in good]), np.array([one.cost for one in good])
+    loading = max(0.0, float(np.polyfit(lengths, costs, 1)[0])) if len(set(lengths)) > 1 else 0.0
+    return max(0.0, float(np.mean(costs - loading * lengths))), loading
+
+
+def estimate(space: Space, results: Sequence[TrialResult]) -> Estimate | None:
+    """Every setting by the trials of the search; None if all failed."""
+    good = [(one.trial.setting, one.score, one.error) for one in results if one.score is not None]
+    if not good:
+        return None
+    worst = min(score for _, score, _ in good)
+    settings, scores, errors = zip(*good, *((one, worst, UNSURE) for one in sorted(failed(results))), strict=True)
+    return space.estimate(settings, scores, errors)
+
+
+def leader(space: Space, results: Sequence[TrialResult]) -> int | None:
+    """The best of those that were tried and did not fail, as the search has shown them; None if there is none."""
+    searched = [one for one in results if one.trial.rung < PROOF or one.score is None]
+    tried = {one.trial.setting for one in searched} - failed(results)
+    known = estimate(space, searched)
+    return max(sorted(tried), key=lambda one: known.score[one]) if tried and known is not None else None
+
+
+def failed(results: Iterable[TrialResult]) -> set[int]:
+    """Settings of which a trial failed."""
     return {one.trial.setting for one in results if one.score is None}
 
 

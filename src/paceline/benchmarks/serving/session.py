@@ -247,9 +247,11 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             )
             sent = RequestKind.of(endpoint, requests.prepared, client)
             if clients is None:
-                needed = math.inf  # requests per second: a search and users who wait send as fast as they can
+                needed = math.inf  # requests per second: a search goes on until something gives way
                 if load is not None and load.loop == "open":  # another draw has about the same peak
                     needed = load.schedule(np.random.default_rng(parameters.seed)).peak_rate
+                elif load is not None:
+                    needed = 0.0  # users who wait: what they sent is held against the ceiling afterwards
                 ceiling = calibrate((placement.load[0], placement.server[0]), sent, needed=needed)
             else:
                 clients.calibrate(sent)
