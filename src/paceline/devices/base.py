@@ -116,7 +116,7 @@ class DeviceKind(TargetKind):
     launches_kernels: ClassVar[bool] = False  # through CUDA's driver, so that a launch alone can be timed
     needs_triton: ClassVar[bool] = False  # to compile for it
     prefers_channels_last: ClassVar[bool] = False  # whether convolutions are faster so
-    fuses_convolutions: ClassVar[bool] = False  # cuDNN has one call for a convolution, a sum and a ReLU
+    libraries: ClassVar[Sequence[str]] = ()  # of its vendor, that compute more than one operator in a call
     slowdowns: ClassVar[Sequence[str]] = ()  # throttle reasons that speak against a number
     power_cap: ClassVar[str] = ""  # the throttle reason of running at the power limit
     variables: ClassVar[Sequence[str]] = ()  # of the environment, in addition to the visible one, that a record keeps

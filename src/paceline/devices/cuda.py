@@ -89,7 +89,7 @@ class CudaKind(TorchGpuKind):
     """NVIDIA's GPUs."""
 
     name = "cuda"
-    fuses_convolutions = True
+    libraries = ("cudnn", "tensorrt")
     copy_call = "cudaMemcpyAsync"
     launches_kernels = True
     graph_name = "CUDA graph"

@@ -36,7 +36,7 @@ TYPES = {
 
 def require(device: Device) -> Any:
     """The package; without it, or without a GPU of NVIDIA's, the case is unsupported."""
-    if device.kind.name != "cuda":
+    if "tensorrt" not in device.kind.libraries:
         message = f"engine = tensorrt computes on NVIDIA GPUs, and the target is a {device.kind.noun}"
         raise Unsupported(f"{message}: use --target cuda:0 where there is one, or --engine onnxruntime")
     try:

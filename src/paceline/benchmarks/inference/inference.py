@@ -222,7 +222,7 @@ class Predictor:
         """With convolutions that do more, where weights are constants and cuDNN computes them in 16 bits."""
         facts, spec = self.session.facts, self.session.spec
         is_known = spec.traits == Traits() or self.session.parameters.frozen == "on"
-        can_fuse = self.session.device.kind.fuses_convolutions and spec.channels_last
+        can_fuse = "cudnn" in self.session.device.kind.libraries and spec.channels_last
         if not (facts["frozen"] and self._dtype is not None and is_known and can_fuse):
             return module
         try:

@@ -125,10 +125,10 @@ class Stream:
         self._calls.append(f"{self.cuda_stream} waits for {other.cuda_stream}")
 
 
-def device(package: Package | None = None, kind: str = "cuda") -> Any:
+def device(package: Package | None = None, libraries: tuple[str, ...] = ("tensorrt",)) -> Any:
     calls = package.calls if package else []
     return SimpleNamespace(
-        kind=SimpleNamespace(name=kind, noun="GPU"),
+        kind=SimpleNamespace(libraries=libraries, noun="GPU"),
         torch=lambda: torch.device("cpu"),
         stream=lambda: Stream(7, calls),
         current_stream=lambda: Stream(0, calls),
@@ -179,7 +179,7 @@ def test_a_model_that_it_does_not_read_is_unsupported_with_its_reason(monkeypatc
 
 def test_where_it_is_missing_or_too_old_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match=r"computes on NVIDIA GPUs, and the target is a GPU: use --target cuda:0"):
-        _tensorrt.require(device(kind="rocm"))
+        _tensorrt.require(device(libraries=()))
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(MissingDependency, match="pip install tensorrt"):
         _tensorrt.require(device())
