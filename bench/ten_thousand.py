@@ -3,7 +3,8 @@
 The leader, its store, its API and its pages are real. Jobs are submitted until as many of the followers measure as said
 here; each then brings a record of many samples into the store, and gets the next job, until the time is over.
 `PACELINE_BENCH_STORE` names the store, such as a PostgreSQL URL; it is filled and not emptied. Without it a SQLite file
-is made and removed. `PACELINE_BENCH_SECONDS` is how long it is filled.
+is made and removed. `PACELINE_BENCH_SECONDS` is how long it is filled, `PACELINE_BENCH_SAMPLES` how many samples each
+record has.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from paceline.web.pages import pages_of
 
 FOLLOWERS = 10_000
 BUSY = 500  # of them measure at once
-SAMPLES = 10_000  # of each record
+SAMPLES = int(os.environ.get("PACELINE_BENCH_SAMPLES", "10000"))  # of each record
 READS = 3  # of each page
 PAGES = ("/", "/machines", "/machines?page=100", "/submit", "/runs", "/api/v1/followers", "/api/v1/jobs")
 SUITE = {"name": "small", "cases": [{"benchmark": "gemm", "size": 64}]}
