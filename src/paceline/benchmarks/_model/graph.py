@@ -59,6 +59,8 @@ def _obstacle(session: ModelSession[Any]) -> str:
     """Why `auto` does not even try."""
     if not session.device.kind.supports_graphs:
         return f"a {session.device.kind.noun} has none"
+    if session.spec.traits.engine != "torch":
+        return f"{session.spec.traits.engine} computes it, not torch"
     if session.spec.traits != Traits():
         return "what a model of your own does on the host would be left out: --graph on if it does nothing there"
     if session.ranks.world_size > 1:

@@ -7,25 +7,38 @@ every activation once more. cuDNN has one call for all of it.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, fx, nn
 
 
+MOST_APART = 0.01  # of an output's norm: the same operators in the same order may round differently from call to call
+_CHANGING = {"iadd", "isub", "imul", "itruediv", "setitem", "relu_"}
+
+
 def fuse_convolutions(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[nn.Module, int]:
     """The same model with its batch norms folded, and of how many convolutions the ReLU is a part now.
 
-    Raises whatever tracing raises: not every model can be traced.
+    Raises whatever tracing raises, and what cuDNN does: not every model can be traced, or computed so.
     """
     import torch
+    from torch import fx
     from torch.fx.experimental.optimization import fuse
     from torch.fx.passes.shape_prop import ShapeProp
 
-    folded: Any = fuse(module)
+    traced = fx.symbolic_trace(module)
+    if any(count > 1 for count in _calls(traced).values()):
+        raise ValueError("a convolution or a batch norm of it is called twice, and can be folded for one of them alone")
+    if not _agree(traced(*inputs), module(*inputs)):
+        raise ValueError("a trace of it computes something else, as where a sum is written over one of its terms")
+    folded: Any = fuse(traced)
     shapes: Any = ShapeProp(folded)
     shapes.propagate(*inputs)
     graph, modules = folded.graph, dict(folded.named_modules())
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    changes = [place for node, place in places.items() if _is_in_place(node, modules)]
     count = 0
     for node in list(graph.nodes):
         if not _is_relu(node, modules):
@@ -37,6 +50,8 @@ def fuse_convolutions(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[nn
             convolution, other = found
         else:
             continue
+        if any(places[convolution] < place < places[node] and place != places[before] for place in changes):
+            continue  # it is computed where the ReLU was, and by then its input may be another
         layer = modules[convolution.target]
         if other is not None and _is_convolution(other, modules) and len(other.users) == 1:
             _move_bias(modules[other.target], layer)
@@ -55,7 +70,35 @@ def fuse_convolutions(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[nn
         count += 1
     graph.lint()
     folded.recompile()
+    if count:
+        folded(*inputs)
     return folded, count
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether two outputs are the same but for rounding."""
+    from torch.utils._pytree import tree_leaves
+
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
+    return all(float((a - b).norm()) <= MOST_APART * float(b.norm()) for a, b in pairs)
+
+
+def _calls(traced: fx.GraphModule) -> Counter[str]:
+    """How often each convolution and each batch norm is called."""
+    from torch import nn
+
+    modules = dict(traced.named_modules())
+    called = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
+    return Counter(name for name in called if isinstance(modules[name], nn.Conv2d | nn.BatchNorm2d))
+
+
+def _is_in_place(node: fx.Node, modules: dict[str, Any]) -> bool:
+    """Whether it changes what it is given."""
+    if node.op == "call_module":
+        return bool(getattr(modules[str(node.target)], "inplace", False))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    is_changing = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
+    return is_changing or name in _CHANGING or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
 
 
 def _is_relu(node: fx.Node, modules: dict[str, Any]) -> bool:
@@ -92,7 +135,7 @@ def _branches(node: Any, modules: dict[str, Any]) -> tuple[Any, Any] | None:
 
 
 def _is_convolution(node: Any, modules: dict[str, Any]) -> bool:
-    """Of images, with a bias once its batch norm is folded, and padded by zeros."""
+    """Of images, all channels together, with a bias once its batch norm is folded, and padded by zeros."""
     from torch import nn
 
     if getattr(node, "op", "") != "call_module":
@@ -101,6 +144,7 @@ def _is_convolution(node: Any, modules: dict[str, Any]) -> bool:
     return (
         isinstance(layer, nn.Conv2d)
         and layer.bias is not None
+        and layer.groups == 1
         and layer.padding_mode == "zeros"
         and not isinstance(layer.padding, str)
     )

@@ -15,7 +15,14 @@ from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters, Switch
 from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
 from paceline.benchmarks._model.graph import as_graph
-from paceline.benchmarks._model.measuring import COMMON, STEP_TIME, add_trace, measure_steps
+from paceline.benchmarks._model.measuring import (
+    COMMON,
+    DEVICE_MEMORY,
+    DEVICE_RESERVED,
+    STEP_TIME,
+    add_trace,
+    measure_steps,
+)
 from paceline.benchmarks._model.session import ModelSession, open_session
 from paceline.benchmarks._model.traffic import count_results
 from paceline.benchmarks.inference import _tensorrt
@@ -93,6 +100,9 @@ class Inference(ModelBenchmark[InferenceParameters]):
         if engine == "tensorrt" and parameters.channels_last == "on":
             message = "channels_last = on: TensorRT takes inputs row by row and chooses layouts itself; leave it out"
             raise InputError("fixed-engine", message, key="channels_last", value="on")
+        if engine == "tensorrt" and parameters.batch_size == "auto":
+            message = "batch_size = auto: TensorRT builds an engine for each size, which takes too long: name one"
+            raise InputError("fixed-engine", message, key="batch_size", value="auto")
         super().check_traits(parameters, replace(traits, engine=engine))
 
     def measure(self, parameters: InferenceParameters, context: Context) -> Result:
@@ -133,6 +143,10 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 compare_outputs(session, predictor.step, exact=exact, plain=predictor.plain_step)
             step = as_graph(session, predictor.step, partial(device.capture, predictor.step))
             result = measure_steps(session, step, session.work(size, training=False), first_seconds, context)
+            if is_tensorrt:
+                unseen = (DEVICE_MEMORY.name, DEVICE_RESERVED.name)
+                result.measurements = [one for one in result.measurements if one.metric.name not in unseen]
+                result.facts["memory_unknown_because"] = "TensorRT's memory is its own, and torch does not see it"
             if reference is not None:
                 result.facts["deterministic"] = "the first outputs are the same twice"
             if not is_finite:

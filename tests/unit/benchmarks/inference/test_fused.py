@@ -78,6 +78,58 @@ def test_a_sum_of_two_shapes_stays_as_it_is() -> None:
     assert fused(Summed(again=False, channels=1), torch.randn(2, 4, 5, 5)) == 0
 
 
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = torch.relu(self.first(x) + self.second(x)) + self.second(2 * x)
+        return made
+
+
+def test_a_convolution_that_is_called_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="called twice"):
+        fused(Shared(), torch.randn(2, 4, 5, 5))
+
+
+class Changed(nn.Module):
+    """The input of a convolution is changed before its result is rectified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.change = nn.Conv2d(4, 4, 1), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x - 0.5
+        y = self.convolution(x)
+        z = self.change(x)
+        return torch.relu(y + z)
+
+
+class Aliased(nn.Module):
+    """A sum that is written where something else reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x * 1.0
+        summed = kept
+        summed += self.convolution(x)
+        return torch.relu(summed) + kept
+
+
+def test_an_input_that_is_changed_in_place_stays_with_its_convolution() -> None:
+    assert fused(Changed(), torch.randn(2, 4, 5, 5)) == 0
+
+
+def test_what_a_trace_does_not_show_is_refused() -> None:
+    with pytest.raises(ValueError, match="computes something else"):
+        fused(Aliased(), torch.randn(2, 4, 5, 5))
+
+
 def test_padding_by_other_than_zeros_stays_as_it_is() -> None:
     model = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), nn.ReLU())
     assert fused(model, torch.randn(2, 4, 5, 5)) == 0

@@ -202,6 +202,7 @@ def test_without_a_gpu_nothing_is_exported_first() -> None:
     [
         ({"precision": "bf16"}, "fixed-precision", "precision"),
         ({"channels_last": "on"}, "fixed-engine", "channels_last"),
+        ({"batch_size": "auto"}, "fixed-engine", "batch_size"),
         ({"compile": "on"}, "fixed-engine", "compile"),
     ],
 )
