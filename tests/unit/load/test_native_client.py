@@ -388,8 +388,8 @@ def test_an_answer_that_came_during_a_pause_is_in_time(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(native_client, "write_line", pause)
     monkeypatch.setattr(native_client, "EVERY", 0.01)
-    monkeypatch.setattr(native_client.os, "set_blocking", lambda *_: None)
-    monkeypatch.setattr(native_client.sys, "stdout", sys.__stdout__)
+    monkeypatch.setattr(os, "set_blocking", lambda *_: None)
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     threading.Thread(target=answer, daemon=True).start()
     endpoint = Endpoint("http", "127.0.0.1", listener.getsockname()[1], "/", "x")
     assert sent_here(endpoint, [b""], requests=1, timeout=1.0, live=True).status.tolist() == [OK]
