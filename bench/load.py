@@ -42,7 +42,10 @@ def load_ratios() -> list[Ratio]:
     cores = sorted(os.sched_getaffinity(0))
     own, servers = cores[0], cores[-1]
     with started(servers) as (endpoint, _):
-        ratios = [*_kept(endpoint, own, 500, {50: 0.3e-3, 99: 2e-3}), *_kept(endpoint, own, 2000, {50: 0.5e-3})]
+        ratios = []
+        for client in _clients():
+            ratios += _kept(endpoint, own, client, 500, {50: 0.3e-3, 99: 2e-3})
+            ratios += _kept(endpoint, own, client, 2000, {50: 0.5e-3})
         if importlib.util.find_spec("aiohttp") is None:
             click.echo("bench: aiohttp is not installed, so that nothing is compared with it", err=True)
         else:
@@ -50,13 +53,23 @@ def load_ratios() -> list[Ratio]:
     return [*ratios, *_against_wrk(own, servers), *_against_guidellm(own, servers)]
 
 
-def _kept(endpoint: Endpoint, cpu: int, rate: int, bounds: dict[int, float]) -> list[Ratio]:
+def _clients() -> list[ClientName]:
+    if why := native_client.missing():
+        click.echo(f"bench: the client in C cannot be measured: {why}", err=True)
+        return ["python"]
+    return ["c", "python"]
+
+
+def _kept(endpoint: Endpoint, cpu: int, client: ClientName, rate: int, bounds: dict[int, float]) -> list[Ratio]:
     load = LoadParameters(arrival="poisson", rate=rate, duration=SECONDS)
-    traces = [drive(endpoint, [REQUEST], load, seed=seed, workers=1, cpus=[cpu]) for seed in range(TIMES)]
+    traces = [
+        drive(endpoint, [REQUEST], load, seed=seed, workers=1, cpus=[cpu], client=client) for seed in range(TIMES)
+    ]
     best = min(traces, key=lambda trace: float(np.nanpercentile(trace.lateness, 99)))
     part = max(delivered(trace) for trace in traces)
     late = {percent: float(np.nanpercentile(best.lateness, percent)) for percent in (50, 99)}
-    name, made_of = f"load: {rate}/s", f"late by {late[50] * 1e3:.3f} ms at p50, {late[99] * 1e3:.2f} ms at p99"
+    name = f"load: client in {client} {rate}/s"
+    made_of = f"late by {late[50] * 1e3:.3f} ms at p50, {late[99] * 1e3:.2f} ms at p99"
     found = [Ratio(f"{name} sent / asked for", part, ">= 0.999", part >= 0.999, f"{len(best)} requests")]
     for percent, most in bounds.items():
         ratio = late[percent] / most
@@ -83,11 +96,8 @@ def _against_wrk(cpu: int, servers: int) -> list[Ratio]:
     if wrk.program() is None:
         click.echo("bench: wrk IS NOT INSTALLED, so that nothing is compared with it: apt-get install wrk", err=True)
         return []
-    clients: list[ClientName] = ["c", "python"]
-    if why := native_client.missing():
-        click.echo(f"bench: the client in C cannot be measured: {why}", err=True)
-        clients.remove("c")
-    with started(servers, in_c=not why) as (endpoint, _):
+    clients = _clients()
+    with started(servers, in_c="c" in clients) as (endpoint, _):
         theirs = wrk.Pace.best(TIMES, lambda: wrk.pace(endpoint, REQUEST, USERS, SECONDS, cpu))
         return [_beside(client, _own_pace(endpoint, client, cpu), theirs) for client in clients]
 
@@ -127,7 +137,10 @@ def _against_guidellm(cpu: int, servers: int) -> list[Ratio]:
 
 def _own_per_cpu_second(endpoint: Endpoint, request: Prepared, cpu: int) -> float:
     closed = LoadParameters(arrival="closed", users=USERS, duration=SECONDS)
-    return max(_per_cpu_second(drive(endpoint, [request], closed, workers=1, cpus=[cpu])) for _ in range(TIMES))
+    return max(
+        _per_cpu_second(drive(endpoint, [request], closed, workers=1, cpus=[cpu], client="python"))
+        for _ in range(TIMES)
+    )
 
 
 def _per_cpu_second(trace: Trace) -> float:

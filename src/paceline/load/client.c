@@ -22,7 +22,7 @@ enum { OPEN, CLOSED, BURST };                    /* loops */
 enum { ENDED, STOPPED, TIME_TO_TELL, FULL, LOST = -1 }; /* why `proceed` returns; LOST leaves errno */
 enum { HEAD, LENGTH, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER, UNTIL_CLOSE, WHOLE };
 enum { SECOND = 1000000000, FRESH = 10000000, AFTER_FAILURE = 10000000 }; /* ns */
-enum { LARGEST_HEAD = 65536, READ = 262144, RECENT = 256, EVENTS = 256, STATUSES = 1000 };
+enum { LARGEST_HEAD = 65536, READ = 262144, RECENT = 256, EVENTS = 256 };
 
 struct row {
     int64_t intended, dispatched, sent, first, done, size, timing_at, timing_length, body_at, body_length, status;
@@ -39,9 +39,10 @@ struct task {
     const double *up, *down; /* seconds on an emulated network, or NULL; they repeat */
     int32_t *to_keep;        /* good answers of each kind that are still to be kept */
     const uint8_t *good;     /* which statuses are */
+    const uint8_t *held;     /* statuses with which every body is held */
     int64_t payloads_number, kinds_number, number, ways, start, last_start, requests, most, limit, timeout, sweep_every;
     double think_time, down_bandwidth;
-    int64_t loop, holds, most_held, stop; /* holds: bodies of good answers (1), of all (2); stop: a descriptor */
+    int64_t loop, most_held, stop; /* stop: a descriptor */
     /* What came of it. */
     struct row *rows;
     char *bodies, *timings;
@@ -300,7 +301,6 @@ static void ask_over(struct run *run, struct connection *c, int64_t row, int64_t
     c->keeps_alive = 1;
     c->status = c->size = c->left = c->rest_length = c->body_length = 0;
     c->timing_at = -1;
-    c->wants_body = task->holds || task->to_keep[kind] > 0;
     c->unsent = task->payloads[kind];
     c->unsent_length = task->lengths[kind];
     task->rows[row].sent = now;
@@ -387,6 +387,7 @@ static int read_head(struct run *run, struct connection *c, const char *head, in
     if (length < 14 || head[8] != ' ' || (code[3] != ' ' && code[3] != '\r') ||
         (c->status = number_in((struct text){code, 3}, 10)) < 0 || isspace(code[0]) || isspace(code[2]))
         return 0;
+    c->wants_body = task->held[c->status] || (c->status == OK && task->to_keep[kind_of(task, c->row)] > 0);
     find_headers(head, length, found);
     if (found[TIMING].at) {
         c->timing_length = found[TIMING].length;
@@ -485,7 +486,7 @@ static void hold(struct run *run, struct connection *c, struct row *row)
 {
     struct task *task = run->task;
     int64_t kind = kind_of(task, c->row), is_kept = c->status == OK && task->to_keep[kind] > 0;
-    if (!is_kept && task->holds < (c->status == OK ? 1 : 2))
+    if (!is_kept && !task->held[c->status])
         return;
     task->to_keep[kind] -= is_kept;
     if (run->latest[kind].length != c->body_length ||
@@ -608,12 +609,13 @@ struct run *begin(struct task *task)
 {
     struct run *run = calloc(1, sizeof *run);
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-    if (!run || getaddrinfo(task->address, task->port, &hints, &run->where))
+    if (!run || getaddrinfo(task->address, task->port, &hints, &run->where)) {
+        errno = run ? EADDRNOTAVAIL : ENOMEM;
         return NULL;
+    }
     run->task = task;
     run->left = task->number;
-    run->rows_room = 4096;
-    task->rows = malloc(run->rows_room * sizeof *task->rows);
+    task->rows = grown(NULL, &run->rows_room, 4096, sizeof *task->rows);
     if (task->loop == OPEN) {
         add_rows(run, task->number);
         for (int64_t i = 0; i < task->number; i++)
@@ -624,17 +626,16 @@ struct run *begin(struct task *task)
     run->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     struct epoll_event of_timer = {.events = EPOLLIN | EPOLLET, .data.ptr = &run->timer};
     struct epoll_event of_stop = {.events = EPOLLIN, .data.ptr = run};
-    if (epoll_ctl(run->epoll, EPOLL_CTL_ADD, run->timer, &of_timer) ||
+    if (!run->latest || run->epoll < 0 || run->timer < 0 ||
+        epoll_ctl(run->epoll, EPOLL_CTL_ADD, run->timer, &of_timer) ||
         epoll_ctl(run->epoll, EPOLL_CTL_ADD, task->stop, &of_stop))
         return NULL;
     return run;
 }
 
-/* The bodies were read: those that come from now on are stored in their place. */
+/* The bodies were read, and no row names one: those that come from now on are stored in their place. */
 void forget_bodies(struct run *run)
 {
-    for (int64_t i = 0; i < run->task->rows_number; i++)
-        run->task->rows[i].body_at = -1;
     for (int64_t i = 0; i < run->task->payloads_number; i++)
         run->latest[i].length = -1;
     run->task->bodies_length = 0;
@@ -648,8 +649,6 @@ int proceed(struct run *run, int64_t until)
     while (run->left) {
         int64_t now = clock_ns();
         act_on_time(run, now);
-        if (now >= run->next_sweep)
-            sweep(run, now);
         forget_gone(run);
         if (!run->left)
             break;
@@ -659,18 +658,22 @@ int proceed(struct run *run, int64_t until)
             return TIME_TO_TELL;
         set_timer(run);
         int64_t wait = (until < run->next_sweep ? until : run->next_sweep) - now;
-        int number = epoll_wait(run->epoll, events, EVENTS, wait / 1000000 + 1);
+        int is_stopped = 0, number = epoll_wait(run->epoll, events, EVENTS, wait > 0 ? wait / 1000000 + 1 : 0);
         if (number < 0 && errno != EINTR)
             return LOST;
         for (int i = 0; i < number; i++) {
             struct connection *c = events[i].data.ptr;
             if ((void *)c == run)
-                return STOPPED;
-            if ((void *)c == &run->timer)
+                is_stopped = 1;
+            else if ((void *)c == &run->timer)
                 run->armed = 0;
             else if (c->fd >= 0)
                 serve_event(run, c, events[i].events);
         }
+        if (is_stopped)
+            return STOPPED;
+        if (now >= run->next_sweep && number >= 0 && number < EVENTS) /* all that had come by `now` was read */
+            sweep(run, now);
     }
     return ENDED;
 }

@@ -1,6 +1,6 @@
 """The worker's loop in C: the same requests at the same times, for several times as many of them on one core.
 
-It sends ready-made bytes over plain HTTP/1.1 and reads whole answers, which are judged when the load is over. What
+It sends ready-made bytes over plain HTTP/1.1 and reads whole answers; tensors are checked when the load is over. What
 needs more than that (`obstacle` says what) goes through the client in Python, as everything does without a C compiler.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import CaseError, InputError
+from paceline.load.expected import Expected
 from paceline.load.http_client import judged, reachable_address, sweep_every
-from paceline.load.live import EVERY, write_line
+from paceline.load.live import EVERY, RECENT, write_line
 from paceline.load.request import ClientChoice, ClientName, Endpoint, Prepared
 from paceline.load.trace import MOST_HELD, OK, Log, clock
 from paceline.load.turn import ALONE
@@ -36,12 +35,12 @@ _ENDED, _STOPPED, _TIME_TO_TELL, _FULL = range(4)
 _LOOPS = ("open", "closed", "burst")
 _FOREVER = 2**63 - 1
 _STATUSES = 1000
-_RECENT = 256
+_PORTION = 2**18  # bytes of failed answers: while so many are read, nothing is sent
 _ROW = np.dtype([(name, np.int64) for name in (
     "intended", "dispatched", "sent", "first", "done", "size",
     "timing_at", "timing_length", "body_at", "body_length", "status",
 )])  # fmt: skip
-_POINTERS = ("payloads", "lengths", "kinds", "due", "order", "intended", "up", "down", "to_keep", "good")
+_POINTERS = ("payloads", "lengths", "kinds", "due", "order", "intended", "up", "down", "to_keep", "good", "held")
 _NUMBERS = (
     "payloads_number", "kinds_number", "number", "ways", "start", "last_start", "requests", "most", "limit", "timeout",
     "sweep_every",
@@ -58,11 +57,11 @@ class _Task(ctypes.Structure):
         *((name, ctypes.c_int64) for name in _NUMBERS),
         ("think_time", ctypes.c_double),
         ("down_bandwidth", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("loop", "holds", "most_held", "stop")),
+        *((name, ctypes.c_int64) for name in ("loop", "most_held", "stop")),
         *((name, ctypes.c_void_p) for name in ("rows", "bodies", "timings")),
         *((name, ctypes.c_int64) for name in ("rows_number", "bodies_length", "timings_length")),
         *((name, ctypes.c_int64) for name in ("retried", "ended", "failed")),
-        ("recent", ctypes.c_int64 * _RECENT),
+        ("recent", ctypes.c_int64 * RECENT),
         ("recent_number", ctypes.c_int64),
     )
 
@@ -75,6 +74,8 @@ def obstacle(endpoint: Endpoint, requests: Iterable[Prepared], *, streaming: boo
         return f"the protocol {endpoint.wire}{' as a stream' if streaming else ''}"
     if any(one.fresh.words or one.turn != ALONE for one in requests):
         return "requests that are made as they are sent"
+    if endpoint.expected is not None and endpoint.expected.needs_body:
+        return "a check of what answers contain"
     return ""
 
 
@@ -115,33 +116,34 @@ class NativeRun:
         if task.live:
             os.set_blocking(sys.stdout.fileno(), False)
         self._kept: list[object] = []  # what the C code points at
+        expected = task.endpoint.expected or Expected(status=(str(OK),))
+        self._good = np.array([expected.has_status(code) for code in range(_STATUSES)])
 
-    def complete(self, start: int) -> None:
-        """From the agreed instant until every request was answered or given up, or the parent has ended the load."""
-        with _stop_descriptor() as stop:
-            made = self._made(start, stop)
-            run = ctypes.c_void_p(self._library.begin(ctypes.byref(made)))
-            if not run:
-                raise OSError(ctypes.get_errno(), "the client in C cannot begin")
-            since, tell_at = start, start + int(EVERY * 1e9) if self._task.live else _FOREVER
-            while True:
-                why = self._library.proceed(run, ctypes.c_int64(tell_at))
-                if why == _TIME_TO_TELL:
-                    self._tell(made, since)
-                    since = clock()
-                    tell_at = since + int(EVERY * 1e9)
-                elif why == _FULL:
-                    self._read_bodies(made)
-                    self._library.forget_bodies(run)
-                else:
-                    break
-            if why not in (_ENDED, _STOPPED):
-                raise OSError("the client in C cannot go on")
-            self._library.end(run)
-            self._done = made
+    def complete(self, start: int, stop: int) -> None:
+        """From the agreed instant until every request was answered or given up, or `stop` can be read."""
+        made = self._made(start, stop)
+        run = ctypes.c_void_p(self._library.begin(ctypes.byref(made)))
+        if not run:
+            raise _error("begin")
+        since, tell_at = start, start + int(EVERY * 1e9) if self._task.live else _FOREVER
+        while True:
+            why = self._library.proceed(run, ctypes.c_int64(tell_at))
+            if why == _TIME_TO_TELL:
+                self._tell(made, since)
+                since = clock()
+                tell_at = since + int(EVERY * 1e9)
+            elif why == _FULL:
+                self._read_bodies(made)
+                self._library.forget_bodies(run)
+            else:
+                break
+        if why not in (_ENDED, _STOPPED):
+            raise _error("go on")
+        self._library.end(run)
+        self._done = made
 
     def _tell(self, made: _Task, since: int) -> None:
-        rows, recent = self._rows(made), made.recent[: min(_RECENT, made.recent_number)]
+        rows, recent = self._rows(made), made.recent[: min(RECENT, made.recent_number)]
         latencies = (rows["done"][recent] - rows["intended"][recent]) // 1000
         write_line(sys.stdout.fileno(), [(clock() - since) / 1e9, made.ended, made.failed, latencies.tolist()])
         made.ended = made.failed = made.recent_number = 0
@@ -152,8 +154,8 @@ class NativeRun:
         leaving = np.zeros(number) if task.loop != "open" else task.intended
         leaving = leaving + task.up if task.up is not None and task.loop == "open" else leaving
         order = np.argsort(leaving, kind="stable")
-        good = np.zeros(_STATUSES, np.uint8)
-        good[[code for code in range(_STATUSES) if self._is_good(code)]] = 1
+        held = np.zeros(_STATUSES, bool) if endpoint.expected is None else ~self._good
+        held[OK] |= task.outputs is not None
         payloads = (ctypes.c_char_p * len(task.payloads))(*task.payloads)
         self._kept.append(payloads)
         return _Task(
@@ -164,7 +166,7 @@ class NativeRun:
             lengths=self._pointer([len(one) for one in task.payloads], np.int64),
             kinds=self._pointer(task.kinds, np.int32),
             kinds_number=len(task.kinds),
-            due=self._pointer(start + np.rint(leaving[order] * 1e9), np.int64),
+            due=self._pointer(start + np.rint(leaving[order] * 1e9).astype(np.int64), np.int64),
             order=self._pointer(order, np.int64),
             intended=self._pointer(start + np.rint(task.intended * 1e9).astype(np.int64), np.int64),
             number=number,
@@ -172,7 +174,8 @@ class NativeRun:
             down=None if task.down is None else self._pointer(task.down, np.float64),
             ways=len(next((way for way in (task.up, task.down) if way is not None), ())),
             to_keep=self._pointer(np.full(len(payloads), task.keep), np.int32),
-            good=self._pointer(good, np.uint8),
+            good=self._pointer(self._good, np.uint8),
+            held=self._pointer(held, np.uint8),
             start=start,
             last_start=start + int(task.duration * 1e9),
             requests=-1 if task.requests is None else task.requests,
@@ -183,8 +186,7 @@ class NativeRun:
             think_time=task.think_time,
             down_bandwidth=task.down_bandwidth,
             loop=_LOOPS.index(task.loop),
-            holds=2 if endpoint.expected is not None else int(task.outputs is not None),
-            most_held=MOST_HELD,
+            most_held=MOST_HELD if endpoint.expected is None else _PORTION,
             stop=stop,
         )
 
@@ -192,10 +194,6 @@ class NativeRun:
         array = np.ascontiguousarray(values, dtype)
         self._kept.append(array)
         return array.ctypes.data
-
-    def _is_good(self, status: int) -> bool:
-        expected = self._task.endpoint.expected
-        return status == OK if expected is None else expected.has_status(status)
 
     @staticmethod
     def _rows(made: _Task) -> NDArray[Any]:
@@ -224,6 +222,7 @@ class NativeRun:
                 rows["status"][row], problem = judged(task.endpoint.expected, status, body)
                 if problem:
                     log.add_cause(problem)
+        rows["body_at"][held] = -1
         log.settle()
 
     def write_log(self) -> None:
@@ -231,6 +230,7 @@ class NativeRun:
         log, made = self._log, self._done
         self._read_bodies(made)
         rows = self._rows(made)
+        rows["status"][self._good[rows["status"]]] = OK
         log.number, log.retried = len(rows), made.retried
         log.intended, log.dispatched, log.sent, log.first, log.done, log.status, log.size = (
             rows[name].tolist() for name in ("intended", "dispatched", "sent", "first", "done", "status", "size")
@@ -242,17 +242,17 @@ class NativeRun:
         ]
 
 
-@contextmanager
-def _stop_descriptor() -> Iterator[int]:
-    """Readable once the parent has ended the load; Python itself cannot act on a signal before the C code returns."""
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    try:
-        yield reader.fileno()
-    finally:
-        signal.set_wakeup_fd(descriptor)
-        signal.signal(signal.SIGTERM, before)
-        reader.close()
-        writer.close()
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"the client in C cannot {what}: {os.strerror(number)}")
+
+
+def stop_descriptor() -> int:
+    """Readable once the parent has ended the load; from now on that ends this process no more.
+
+    Python itself cannot act on a signal before the C code returns.
+    """
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader

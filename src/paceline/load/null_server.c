@@ -27,7 +27,7 @@ static int64_t length_in(const char *head, const char *end)
     return 0;
 }
 
-/* How many requests end with these bytes; -1 for a head that is too long. `data` has room for a head before it. */
+/* How many requests end with these bytes; -1 for a head that is too long or wrong. `data` has room for a head before it. */
 static int64_t requests_in(struct peer *peer, char *data, int64_t length)
 {
     int64_t number = 0;
@@ -42,7 +42,8 @@ static int64_t requests_in(struct peer *peer, char *data, int64_t length)
                 memcpy(peer->head, data, peer->begun = length);
                 break;
             }
-            peer->missing = length_in(data, end + 2);
+            if ((peer->missing = length_in(data, end + 2)) < 0)
+                return -1;
             length -= end + 4 - data;
             data = end + 4;
         }
@@ -74,6 +75,8 @@ int serve(int listener, int stop, const char *answer, int64_t length)
             if ((void *)peer == &of_listener) {
                 while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
                     struct epoll_event wanted = {.events = EPOLLIN, .data.ptr = peer = calloc(1, sizeof *peer)};
+                    if (!peer)
+                        return ENOMEM;
                     peer->fd = fd;
                     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
                     epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &wanted);

@@ -22,7 +22,7 @@ from typing import Any, cast
 from paceline.load.http11 import END_OF_HEAD, parse_request
 from paceline.load.kserve_grpc import METHOD, SERVICE
 from paceline.load.request import Endpoint, Wire
-from paceline.load.worker import new_event_loop
+from paceline.load.worker import allow_connections, new_event_loop
 from paceline.measure import native
 
 PATH = "/v2/models/null/infer"
@@ -140,6 +140,7 @@ def serve_in_c(host: str, body: bytes) -> None:
 def main() -> None:
     """Serve as the argument says."""
     options = json.loads(sys.argv[1])
+    allow_connections()
     if options["cpu"] is not None:
         os.sched_setaffinity(0, {options["cpu"]})
     if options.get("in_c"):

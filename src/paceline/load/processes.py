@@ -201,4 +201,5 @@ def lost(task: WorkerTask, died: float) -> Trace:
         worker=np.full(len(intended), task.number, np.int32),
         samples=task.samples[kinds],
         dispatched=nothing,
+        client=task.client,
     )

@@ -46,11 +46,13 @@ def read_stages(headers: Sequence[bytes | None]) -> tuple[dict[str, Times], NDAr
             key, _, value = pair.strip().partition(b"=")
             if not value.isdigit() or len(value) >= 19:
                 continue
-            if key == BATCH:
+            if key == BATCH and int(value) < 2**31:
                 if batch is None:
                     batch = np.zeros(len(headers), np.int32)
                 batch[row] = int(value)
             elif key in STAGES:
-                column = stages.setdefault(STAGES[key], np.full(len(headers), np.nan))
+                column = stages.get(STAGES[key])
+                if column is None:
+                    column = stages[STAGES[key]] = np.full(len(headers), np.nan)
                 column[row] = int(value) * 1e-9
     return stages, batch

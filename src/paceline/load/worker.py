@@ -26,7 +26,7 @@ from paceline.core.die_with_parent import die_with_parent
 from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
 from paceline.load.live import Tally
-from paceline.load.native_client import NativeRun, missing
+from paceline.load.native_client import NativeRun, missing, stop_descriptor
 from paceline.load.results import answer_of, log_of, results
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
@@ -90,16 +90,22 @@ def main(folder: Path) -> None:
     die_with_parent(task.parent)
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes a descriptor
+    allow_connections()
     if task.client == "c" and not missing():
         (folder / RESULT).write_bytes(_work_natively(task).packed())
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Python's own handler ends before the process does
         return
     loop = new_event_loop()
     try:
         (folder / RESULT).write_bytes(loop.run_until_complete(_work(task)).packed())
     finally:
         loop.close()
+
+
+def allow_connections() -> None:
+    """As many as the system grants this process: each takes a descriptor."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _work(task: WorkerTask) -> WorkerResults:
@@ -112,10 +118,10 @@ async def _work(task: WorkerTask) -> WorkerResults:
 
 def _work_natively(task: WorkerTask) -> WorkerResults:
     log = log_of(task, lambda _row: None)
-    run = NativeRun(task, log)
+    run, stop = NativeRun(task, log), stop_descriptor()
     start = _told_to_start()
     used = time.process_time()
-    run.complete(start)
+    run.complete(start, stop)
     used = time.process_time() - used
     run.write_log()
     return results(task, log, start, used, "c")

@@ -61,9 +61,9 @@ def load(source: Path) -> ctypes.CDLL:
             built = folder / name
             if built.is_file():
                 with suppress(OSError):  # damaged: another takes its place
-                    return ctypes.CDLL(str(built))
+                    return ctypes.CDLL(str(built), use_errno=True)
             _build(source, built)
-            return ctypes.CDLL(str(built))
+            return ctypes.CDLL(str(built), use_errno=True)
         except OSError as error:  # read-only, full, or a place that nothing may be executed from
             failures.append(f"{folder}: {error.strerror or error}")
     raise Unsupported(f"built code can nowhere be kept and loaded ({'; '.join(failures)}): set $XDG_CACHE_HOME")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -261,6 +263,14 @@ def test_stages_are_numbers_of_at_most_18_digits() -> None:
     assert stages["queue"].tolist() == pytest.approx([999_999_999.999999999, np.nan], nan_ok=True)
     assert stages["batch"].tolist() == pytest.approx([np.nan, 7e-9], nan_ok=True)
     assert batch is not None and batch.tolist() == [0, 2]
+    assert read_stages([b"n=99999999999"]) == ({}, None)
+
+
+def test_each_stage_takes_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=np.full)
+    monkeypatch.setattr(np, "full", full)
+    read_stages([b"d=1,q=2"] * 100)
+    assert full.call_count == 2
 
 
 def test_a_request_is_built_once_with_the_headers_of_both() -> None:

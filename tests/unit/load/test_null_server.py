@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from paceline.load.null_server import BODY, NullProtocol, main, started
 from paceline.load.request import Endpoint
 from paceline.load.trace import OK, REFUSED, Log
 from paceline.load.worker import WorkerTask
+from paceline.measure import native
 
 ASK = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\n\r\nhello"
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
@@ -171,3 +174,23 @@ def test_it_runs_in_a_process_of_its_own() -> None:
 def test_a_server_that_does_not_start_is_an_error() -> None:
     with pytest.raises(OSError, match="the null server did not start"), started(host="192.0.2.1"):
         pass
+
+
+def test_it_may_have_as_many_connections_as_the_system_grants() -> None:
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 256), most))
+    try:
+        with started() as (_, process):
+            assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+@pytest.mark.skipif(not native.is_possible(), reason="there is no C compiler")
+def test_in_c_it_closes_what_it_cannot_understand_and_goes_on() -> None:
+    with started(in_c=True) as (where, _):
+        for ask, answer in ((ASK.replace(b": 5", b": -5"), b""), (ASK, ANSWER)):
+            with socket.create_connection((where.host, where.port), timeout=20.0) as connection:
+                connection.sendall(ask)
+                with suppress(ConnectionResetError):
+                    assert connection.recv(1000) == answer

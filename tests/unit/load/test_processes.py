@@ -249,7 +249,8 @@ def test_a_worker_that_died_before_the_start_is_reported_as_lost(
 
 
 def test_what_a_lost_worker_had_to_send_is_written_down_without_times() -> None:
-    trace_of_it = lost(task([0.0, 0.5, 1.0], [1, 0, 1, 0], number=7), 0.5)
+    trace_of_it = lost(task([0.0, 0.5, 1.0], [1, 0, 1, 0], number=7, client="c"), 0.5)
+    assert trace_of_it.client == "c"
     assert trace_of_it.status.tolist() == [BROKEN, UNSENT, UNSENT]
     assert trace_of_it.worker.tolist() == [7, 7, 7]
     assert trace_of_it.samples.tolist() == [5, 3, 5]
