@@ -26,7 +26,7 @@ class LimitPoint:
     joules: float | None  # for one piece of work; None where nothing counted them
     keeps: float  # its rate as a part of the fastest one
     meets_slo: bool
-    relative: float | None = None  # the interval of the rate as a part of it; None where there is none
+    relative: float = 0.0  # the interval of the rate as a part of it; 0 where there is none
 
     @property
     def per_joule(self) -> float | None:
@@ -56,10 +56,10 @@ class LimitSweep:
     def saved(self) -> float | None:
         """What the best takes less than the fastest, as a part; None where that is not more than the figures vary."""
         best, fastest = self.best, self.fastest
-        if best is None or fastest is None or not best.joules or not fastest.joules:
+        if not (best and best.joules and fastest and fastest.joules):
             return None
         saved = 1.0 - best.joules / fastest.joules
-        return saved if saved >= max(LEAST_SAVED, best.relative or 0.0, fastest.relative or 0.0) else None
+        return saved if saved >= max(LEAST_SAVED, best.relative, fastest.relative) else None
 
     @property
     def _judged(self) -> list[LimitPoint]:
@@ -77,11 +77,10 @@ def limit_sweeps(rows: Sequence[CaseRow]) -> Iterator[LimitSweep]:
         rates = {limit: median(_rate(row) for row in same) for limit, same in by_limit.items()}
         fastest, points = max(rates.values()), []
         for limit, same in by_limit.items():
-            joules = [one for row in same if (one := joules_of(row)) is not None]
-            keeps = rates[limit] / fastest if fastest else 0.0
+            rate, joules = rates[limit], [one for row in same if (one := joules_of(row)) is not None]
+            keeps, energy = rate / fastest if fastest else 0.0, median(joules) if joules else None
             fast_enough = keeps >= 1.0 - SLOWER and not any(_misses(row) for row in same)
-            least = median(joules) if joules else None
-            points.append(LimitPoint(limit, rates[limit], least, keeps, fast_enough, _relative(same, rates[limit])))
+            points.append(LimitPoint(limit, rate, energy, keeps, fast_enough, _relative(same, rate)))
         first = alike[0]
         work = f"{first.case.benchmark} {first.case.title}".removesuffix(f" at {first.case.limits}")
         source = first.record.economy.energy_source if energy_of(first.record) else "the power that its driver reports"
@@ -105,17 +104,13 @@ def _rate_of(row: CaseRow) -> Measurement:
 
 def _rate(row: CaseRow) -> float:
     found = _rate_of(row)
-    if found.metric.better is Better.LOWER:
-        return 1.0 / found.value if found.value else 0.0
-    return found.value
+    return 1.0 / found.value if found.value and found.metric.better is Better.LOWER else found.value
 
 
-def _relative(same: Sequence[CaseRow], rate: float) -> float | None:
+def _relative(same: Sequence[CaseRow], rate: float) -> float:
     """By the repetitions, or by the samples of the only one."""
-    if len(same) == 1:
-        return _rate_of(same[0]).relative
     interval = median_interval([_rate(row) for row in same], independent=True)
-    return interval.relative(rate) if interval else None
+    return interval.relative(rate) if interval else _rate_of(same[0]).relative or 0.0
 
 
 def _unit(row: CaseRow) -> str:

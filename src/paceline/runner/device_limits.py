@@ -37,6 +37,7 @@ def held_limits(case: Case) -> Iterator[list[RecordWarning]]:
         return
     kind, index = split_target(case.target)
     target = f"{kind}:{ALL}" if index and case.ranks > 1 else case.target
+    tool = kind_of(target).tool
     order = json.dumps({"target": target, "power": case.power_limit, "clock": case.clock_limit})
     keeper = subprocess.Popen(
         [sys.executable, "-P", "-m", "paceline.runner.device_limits", order],
@@ -46,7 +47,7 @@ def held_limits(case: Case) -> Iterator[list[RecordWarning]]:
         start_new_session=True,  # an interrupt from the keyboard is not for it
         env=os.environ | case.env,  # which may say what devices there are
     )
-    tool, refused = kind_of(target).tool, ""
+    refused = ""
     try:
         refused = _refusal(keeper, tool.name)
         if not refused:
