@@ -42,6 +42,8 @@ class DimmableKind(DeviceKind):
     def set(file, watts):
         if watts == 700 and (file.parent / "stuck").exists():
             raise OSError("the knob is stuck")
+        if watts == 700 and (file.parent / "dies").exists():
+            os._exit(3)
         with file.open("a") as log:
             log.write(f"{watts:g}\\n")
 '''

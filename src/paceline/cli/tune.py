@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "serve"
 ROUNDS = 4
+MOST_SETTINGS = 2_000  # the search has tables of every setting by every other
 INTERRUPTED = 130
 
 
@@ -120,6 +121,7 @@ def command(
 
 def _check(cases: Sequence[Case], objective: Objective) -> None:
     """Refuse what cannot be tuned before anything is measured or stored."""
+    from paceline.analysis.tune.answer import space_of
     from paceline.analysis.tune.search import LENGTHS
     from paceline.core.benchmark import BENCHMARKS
 
@@ -131,8 +133,16 @@ def _check(cases: Sequence[Case], objective: Objective) -> None:
     if len(cases) < 2:
         message = "there is one setting only: give values to choose from, such as --server.max-batch 1,4,16"
         raise InputError("nothing-to-tune", message)
+    if len(cases) > MOST_SETTINGS:
+        message = f"these are {len(cases):,} settings, and a tuning takes at most {MOST_SETTINGS:,}: give fewer values"
+        raise InputError("too-many-settings", message)
     if any(case.repeat > 1 for case in cases):
         raise InputError("repeat-in-tuning", "leave 'repeat' out: a tuning repeats what it has to", key="repeat")
+    places = space_of(cases)[0].places
+    if (again := next((number for number, one in enumerate(places) if one in places[:number]), None)) is not None:
+        message = f"settings {places.index(places[again]) + 1} and {again + 1} are equal in parameters, target, ranks, "
+        message += "env, power_limit and clock_limit, so that there is nothing to choose between them: leave one out"
+        raise InputError("equal-settings", message)
     if objective == "goodput" and not first.parameters.get("slo"):
         message = "goodput is what meets an SLO: give one, such as --slo p99=50ms, or --objective throughput"
         raise InputError("goodput-without-slo", message, key="--objective", value=objective)

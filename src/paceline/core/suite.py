@@ -47,7 +47,8 @@ class CaseKeys(BaseModel):
     """Hold each of its devices to this power while it runs, as in 400W, and then to what was set before; needs the
     permission to do so. On a CPU it is the limit of each package"""
     clock_limit: Frequency | None = Field(default=None, gt=0)
-    """Hold the clock of each of its devices to this while it runs, as in 1400MHz"""
+    """Hold the clock of each of its devices to at most this while it runs, as in 1400MHz; a clock that was locked by
+    hand before is unlocked afterwards"""
     repeat: int = Field(default=1, ge=1, le=10_000)
     """Measure the case this many times, each in a process of its own, with the other cases in between"""
     env: dict[str, str] = Field(default_factory=dict)

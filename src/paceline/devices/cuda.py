@@ -153,7 +153,12 @@ class CudaKind(TorchGpuKind):
     def limit_clock(self, target: str, megahertz: float, undo: ExitStack) -> None:
         nvml, clock = self._settable(target), round(megahertz)
         for handle in nvml.handles(target):
-            nvml.order("nvmlDeviceSetGpuLockedClocks", handle, clock, clock)
+            memory = nvml.ask("nvmlDeviceGetSupportedMemoryClocks", handle) or [None]
+            clocks = nvml.ask("nvmlDeviceGetSupportedGraphicsClocks", handle, memory[0]) or [clock]
+            if not min(clocks) <= clock <= max(clocks):
+                name = nvml.text("nvmlDeviceGetName", handle)
+                raise Unsupported(f"{name} takes {min(clocks)} to {max(clocks)} MHz; choose clock_limit in this range")
+            nvml.order("nvmlDeviceSetGpuLockedClocks", handle, min(clocks), clock)
             undo.callback(nvml.order, "nvmlDeviceResetGpuLockedClocks", handle)
 
     def _settable(self, target: str) -> Nvml:

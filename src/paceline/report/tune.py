@@ -1,4 +1,4 @@
-"""What a tuning came to: the settings by rung with their figures, and one sentence; for people and for programs."""
+"""What a tuning came to: a sentence, and the settings by length of trial with figures; for people and for programs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def document(tuning: Tuning) -> Document:
     figure = next((one.figure for one in tuning.trials if one.figure is not None), None)
     named = f"{humanize(figure.name)}, {figure.unit}" if figure is not None else ""
     sections = (
-        Section(f"Settings by rung: {named}", (Table(tuple(columns)),)),
+        Section(f"Settings by length of trial: {named}", (Table(tuple(columns)),)),
         Section("Settings that are out", (Lines(failed),), Tone.WARNING),
     )
     return Document("Tuning", (Block(answer(tuning), about, sections),))

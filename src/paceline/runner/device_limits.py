@@ -7,6 +7,8 @@ as surely as one that ends. Only who kills both, or the machine, leaves a limit 
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from paceline.core.record import RecordWarning
 from paceline.devices import kind_of
 
 RESTORING_SECONDS = 30.0
+NO_ANSWER = f"the driver has not answered for {RESTORING_SECONDS:g} s"
 
 
 @contextmanager
@@ -34,32 +37,50 @@ def held_limits(case: Case) -> Iterator[list[RecordWarning]]:
         return
     kind, index = split_target(case.target)
     target = f"{kind}:{ALL}" if index and case.ranks > 1 else case.target
+    tool = kind_of(target).tool
     order = json.dumps({"target": target, "power": case.power_limit, "clock": case.clock_limit})
     keeper = subprocess.Popen(
         [sys.executable, "-P", "-m", "paceline.runner.device_limits", order],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
+        bufsize=0,  # so that what follows the first line is left to communicate()
         start_new_session=True,  # an interrupt from the keyboard is not for it
+        env=os.environ | case.env,  # which may say what devices there are
     )
+    refused = ""
     try:
-        assert keeper.stdout is not None
-        refused = keeper.stdout.readline()
-        if refused != "\n":
-            reason = json.loads(refused) if refused else "the process that sets limits ended without a word"
-            raise Unsupported(f"{target} cannot be held to {case.limits}: {reason}")
-        yield warnings
+        refused = _refusal(keeper, tool.name)
+        if not refused:
+            yield warnings
     finally:
-        trouble = ""
-        try:
-            trouble, _ = keeper.communicate(timeout=RESTORING_SECONDS)  # closes the pipe, which is the sign to restore
-        except subprocess.TimeoutExpired:
-            trouble = json.dumps(f"the driver has not answered for {RESTORING_SECONDS:g} s")
-        if trouble:
-            message = f"after {case.limits}, the limit of {target} from before could not be restored: {trouble.strip()}"
-            tool = kind_of(target).tool
+        if trouble := _trouble(keeper):
+            message = f"after {case.limits}, the limit of {target} from before could not be restored: {trouble}"
             remedy = f"set it by hand ({tool.set_power}; {tool.lock_clocks}) before anything else is measured"
             warnings.append(RecordWarning(kind="limit-not-restored", message=message, remedy=remedy))
+    if refused:
+        undone = "".join(f"; {one.message}; {one.remedy}" for one in warnings)
+        raise Unsupported(f"{target} cannot be held to {case.limits}: {refused}{undone}")
+
+
+def _refusal(keeper: subprocess.Popen[bytes], tool: str) -> str:
+    """Why the limit is not set; empty if it is."""
+    assert keeper.stdout is not None
+    if not select.select([keeper.stdout], [], [], RESTORING_SECONDS)[0]:
+        return f"{NO_ANSWER}; see {tool}"
+    line = keeper.stdout.readline()
+    if not line:
+        return "the process that sets limits ended without a word"
+    return str(json.loads(line)) if line.strip() else ""
+
+
+def _trouble(keeper: subprocess.Popen[bytes]) -> str:
+    """Have it restore, and say why it did not; empty if it did."""
+    try:
+        said, _ = keeper.communicate(timeout=RESTORING_SECONDS)  # closes the pipe, which is the sign to restore
+    except subprocess.TimeoutExpired:
+        return NO_ANSWER
+    ended = f"the process that restores ended with {keeper.returncode}" if keeper.returncode else ""
+    return said.decode().strip() or ended
 
 
 def _hold(target: str, power: float | None, clock: float | None, undo: ExitStack) -> None:

@@ -11,6 +11,7 @@ from paceline.analysis.summary import summarize_run
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Record
+from paceline.core.subject import ServedLoad, SweptLoad
 from paceline.report.run.sections.energy import SECTION
 from support.records import ENERGY, STEP_TIME, case, record, run_of, throughput
 
@@ -23,11 +24,16 @@ def limited(index: int, watts: float | None, **more: Any) -> Case:
     return made.model_copy(update={"power_limit": watts})
 
 
-def trained(index: int, watts: float | None, seconds: float, joules: float | None) -> Record:
-    times = Measurement.of_samples(STEP_TIME, [seconds] * 10)
+def trained(index: int, watts: float | None, seconds: float, joules: float | None, spread: float = 0.0) -> Record:
+    times = Measurement.of_samples(STEP_TIME, [seconds, seconds * (1 - spread), seconds * (1 + spread)] * 4)
     figures = [Measurement.of_rate(throughput("images/s"), 100, times), times]
     figures += [Measurement.of_value(ENERGY, joules)] if joules else []
     return record(limited(index, watts), figures, facts={"energy_source": "NVML total energy counter of cuda:0"})
+
+
+def served(made: Record, *, met: bool, steps: tuple[str, ...] = ()) -> Record:
+    loads = tuple(SweptLoad(at=place, begun=0.0, slo=slo) for place, slo in enumerate(steps))
+    return made.model_copy(update={"load": ServedLoad(loop="open", slo_met=met, loads=loads)})
 
 
 def swept(*records: Record) -> list[LimitSweep]:
@@ -87,3 +93,58 @@ def test_the_report_says_which_limit_and_what_it_saves() -> None:
     assert "train resnet50 bf16 takes the least energy with 600 W: 14 % less for the same work than as it was" in text
     assert "images/J" in text
     assert SECTION.build(summarize_run(run_of([SWEEP[0]]))) is None
+
+
+def test_a_served_case_that_misses_its_slo_is_not_the_best() -> None:
+    records = served(SWEEP[0], met=True), served(SWEEP[1], met=False)
+    (sweep,) = swept(*records)
+    assert [point.meets_slo for point in sweep.points] == [True, False]
+    assert "least energy where it is fastest: as it was" in shown(*records)
+
+
+def test_a_sweep_of_loads_is_judged_by_the_load_of_its_figures() -> None:
+    steps = ("held", "missed: p99 is 80 ms")
+    (sweep,) = swept(*(served(one, met=True, steps=steps) for one in SWEEP[:2]))
+    assert all(point.meets_slo for point in sweep.points)
+
+
+def test_where_no_limit_meets_the_slo_that_is_said() -> None:
+    text = shown(*(served(one, met=False) for one in SWEEP))
+    assert "no limit meets the SLO" in text
+    assert "no counter of energy" not in text
+
+
+def test_the_best_is_compared_with_the_fastest_that_meets_the_slo_and_has_joules() -> None:
+    cheap_and_fast = served(trained(0, None, 0.1, 0.55), met=False)
+    assert "14 % less for the same work than 700 W, at 99 % of its speed" in shown(
+        cheap_and_fast, trained(1, 700, 0.102, 0.70), trained(2, 600, 0.103, 0.60)
+    )
+    without_joules = trained(0, None, 0.1, None)
+    text = shown(without_joules, trained(1, 600, 0.102, 0.60))
+    assert "where it is fastest of the limits that meet the SLO and whose energy is known: 600 W" in text
+
+
+@pytest.mark.parametrize(
+    ("joules", "spread", "is_shown"), [(0.6999, 0.0, False), (0.68, 0.0, True), (0.68, 0.2, False)]
+)
+def test_a_saving_below_what_the_figures_vary_by_is_not_claimed(joules: float, spread: float, is_shown: bool) -> None:
+    text = shown(trained(0, None, 0.1, 0.70, spread), trained(1, 600, 0.102, joules, spread))
+    assert ("takes the least energy with 600 W" in text) is is_shown
+    assert ("repeat (--repeat 5)" in text) is not is_shown
+
+
+def test_repetitions_say_how_much_a_rate_varies() -> None:
+    alike = [trained(0, None, 0.1, 0.70), trained(1, None, 0.1, 0.70), trained(2, 600, 0.102, 0.68)]
+    assert "takes the least energy with 600 W" in shown(*alike)
+    apart = [trained(0, None, 0.09, 0.70), trained(1, None, 0.11, 0.70), trained(2, 600, 0.102, 0.68)]
+    assert "repeat (--repeat 5)" in shown(*apart)
+
+
+def test_a_rate_of_zero_is_slower_than_all() -> None:
+    nothing = [
+        record(limited(index, watts), [Measurement.of_value(RATE, 0.0), Measurement.of_value(POWER, 300)])
+        for index, watts in enumerate((700, 500))
+    ]
+    (sweep,) = swept(*nothing)
+    assert [(point.keeps, point.joules) for point in sweep.points] == [(0.0, None)] * 2
+    assert "so no limit can be called the best" in shown(*nothing)

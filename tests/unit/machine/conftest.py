@@ -106,6 +106,12 @@ class FakeNvml:
     def nvmlDeviceSetPowerManagementLimit(self, _handle: int, milliwatts: int) -> None:
         self.power_limits.append(milliwatts)
 
+    def nvmlDeviceGetSupportedMemoryClocks(self, _handle: int) -> list[int]:
+        return [3201, 1593]
+
+    def nvmlDeviceGetSupportedGraphicsClocks(self, _handle: int, memory: int) -> list[int]:
+        return list(range(1980 if memory == 3201 else 1200, 344, -15))
+
     def nvmlDeviceSetGpuLockedClocks(self, _handle: int, least: int, most: int) -> None:
         self.clocks.append((least, most))
 

@@ -22,7 +22,7 @@ def test_each_gpu_is_limited_and_restored(fake_nvml: Install) -> None:
         kind_of("cuda:0").limit_power("cuda:0", 450.5, undo)
         kind_of("cuda:*").limit_clock("cuda:*", 1400, undo)
         assert fake.power_limits == [700_000, 450_500]
-        assert fake.clocks == [(1400, 1400)] * 2
+        assert fake.clocks == [(345, 1400)] * 2, "at most, not always"
     assert fake.power_limits == [700_000, 450_500, 700_000]
     assert fake.clocks[2:] == [None, None]
 
@@ -33,6 +33,21 @@ def test_a_limit_out_of_range_names_the_range(fake_nvml: Install, watts: float) 
     with ExitStack() as undo, pytest.raises(Unsupported, match="NVIDIA H200 takes 200 to 700 W"):
         kind_of("cuda:0").limit_power("cuda:0", watts, undo)
     assert fake.power_limits == [700_000]
+
+
+@pytest.mark.parametrize("clock", [100, 2500])
+def test_a_clock_out_of_range_names_the_range(fake_nvml: Install, clock: float) -> None:
+    fake = fake_nvml()
+    with ExitStack() as undo, pytest.raises(Unsupported, match="NVIDIA H200 takes 345 to 1980 MHz"):
+        kind_of("cuda:0").limit_clock("cuda:0", clock, undo)
+    assert fake.clocks == []
+
+
+def test_a_driver_that_does_not_say_its_clocks_is_asked_for_this_one(fake_nvml: Install) -> None:
+    fake = fake_nvml(unsupported=("nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"))
+    with ExitStack() as undo:
+        kind_of("cuda:0").limit_clock("cuda:0", 1400, undo)
+        assert fake.clocks == [(1400, 1400)]
 
 
 def test_a_refusal_says_what_to_do(fake_nvml: Install) -> None:

@@ -22,6 +22,7 @@ METRICS: Mapping[Objective, tuple[str, ...]] = {  # by objective, the first that
     "throughput": ("token_throughput", "throughput"),
     "cost": ("cost_per_million_tokens", "cost_per_thousand"),
 }
+OF_CASE = {"target", "ranks", "power_limit", "clock_limit"}  # what settings may differ in next to parameters and env
 ERRORS_OF_INTERVAL = 2.0  # half an interval of 95 % has about so many standard errors
 
 
@@ -99,7 +100,7 @@ class Tuning:
 
 def space_of(cases: Sequence[Case]) -> tuple[Space, list[str]]:
     """The cases by their place on every axis along which they differ, and what distinguishes each."""
-    flat = [flattened(case.parameters) | {"target": case.target} for case in cases]
+    flat = [flattened(case.parameters | {"env": case.env}) | case.model_dump(include=OF_CASE) for case in cases]
     names = list(dict.fromkeys(name for one in flat for name in one))
     axes = {name: _distinct([one.get(name) for one in flat]) for name in names}
     axes = {name: values for name, values in axes.items() if len(values) > 1}

@@ -1,8 +1,9 @@
 """A search over settings with a model of noise and of neighbours: a few of all, then what may still be the best.
 
-A spread sample of the settings gets a short trial each, the first one a whole trial. From then on the setting is next
-that may be the best by all trials so far, its neighbours' included (see `surface`), in a trial as long as pays: as
-short as possible where trials differ from start to start more than within one, longer where the start costs much.
+A spread sample of the settings gets a short trial each, the first one a whole trial (if it fails, the one that leads).
+From then on the setting is next that may be the best by all trials so far, its neighbours' included (see `surface`), in
+a trial as long as pays: as short as possible where trials differ from start to start more than within one, longer where
+the start costs much.
 The time is a part of what one whole trial of every setting would take. A setting that fails is out, and what is near
 it is less likely to be tried. The one that leads at the end was chosen because it did well, so that its figures flatter
 it: it is measured again, in alternation with the first setting, and these rounds alone say whether it is better.
@@ -59,6 +60,10 @@ def search(space: Space, rounds: int, seed: int) -> Generator[list[Trial], list[
     """Yields trials to make and takes their results; the same results lead to the same trials."""
     results = yield [Trial(REFERENCE, WHOLE)]
     results += yield [Trial(setting, 0) for setting in space.spread(2 * space.axes + 1, seed)[1:]]
+    while not any(one.trial.rung == WHOLE and one.score is not None for one in results):  # what the time is judged by
+        if (leading := leader(space, results)) is None:
+            break
+        results += yield [Trial(leading, WHOLE)]
     while (trial := _next(space, results)) is not None:
         results += yield [trial]
     while (winner := leader(space, results)) is not None:

@@ -12,7 +12,7 @@ from paceline.models.base import Traits
 Step = Callable[[], object]
 
 COMPARED = 10  # steps of each kind
-LONGEST = 0.5  # seconds: a host issues ten thousands of kernels in that time
+LONGEST = 0.5  # seconds: a host issues tens of thousands of kernels in that time
 GAIN = 1.01  # what a graph has to gain, as it hides what memory a step takes
 
 

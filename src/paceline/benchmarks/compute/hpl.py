@@ -73,7 +73,8 @@ class HplParameters(Parameters):
     n: int | None = Field(default=None, ge=1)
     """Order of the matrix; unset takes what fills memory_share of the free memory, or less to end within the budget"""
     memory_share: float = Field(default=0.8, gt=0, le=0.95)
-    """Part of the free memory that the matrix takes where n is unset: less is quicker and slower per second"""
+    """Part of the free memory that the matrix takes where n is unset: a smaller share ends sooner but reaches
+    fewer FLOP/s"""
     nb: int = Field(default=192, ge=1)
     """Columns of a block"""
     p: int | None = Field(default=None, ge=1)

@@ -120,6 +120,14 @@ def test_settings_that_fail_are_not_tried_again_and_never_win() -> None:
     assert tune.is_better(proof(results, leader(SPACE, results) or 0))
 
 
+def test_a_first_setting_that_fails_does_not_end_the_search() -> None:
+    space = Space(list(itertools.product(range(3), repeat=3)))
+    _, usual = run(hill, noise=0.03, space=space, rounds=0)
+    results, trials = run(lambda place: hill(place) if any(place) else None, noise=0.03, space=space, rounds=0)
+    assert len(trials) >= 0.7 * len(usual)
+    assert any(one.trial.rung == WHOLE and one.score is not None for one in results)
+
+
 def test_nothing_is_left_where_all_fail() -> None:
     results, trials = run(lambda _: None)
     assert leader(SPACE, results) is None

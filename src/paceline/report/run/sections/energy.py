@@ -38,16 +38,20 @@ def _named(one: LimitPoint) -> str:
 
 
 def _sentence(sweep: LimitSweep) -> str:
-    best, fastest = sweep.best, max(sweep.points, key=lambda one: one.rate)
-    work = one_line(sweep.work)
-    if best is None:
-        return f"{work}: no counter of energy could be read, so that no limit is the best; see 'paceline doctor'."
-    if best is fastest or not fastest.joules or not best.joules:
-        return f"{work} takes the least energy where it is fastest: {_named(best)}."
-    saved = 1.0 - best.joules / fastest.joules
+    best, fastest, work = sweep.best, sweep.fastest, one_line(sweep.work)
+    if best is None or fastest is None:
+        unread = "no counter of energy could be read at a limit that meets the SLO (see 'paceline doctor')"
+        reason = unread if any(one.meets_slo for one in sweep.points) else "no limit meets the SLO"
+        return f"{work}: {reason}, so no limit can be called the best."
+    if best is fastest:
+        which = "" if best.keeps == 1.0 else " of the limits that meet the SLO and whose energy is known"
+        return f"{work} takes the least energy where it is fastest{which}: {_named(best)}."
+    if sweep.saved is None:
+        shown = f"no limit that meets the SLO is shown to take less energy than {_named(fastest)}"
+        return f"{work}: {shown}; repeat (--repeat 5)."
     return (
-        f"{work} takes the least energy with {_named(best)}: {share(saved)} less for the same work than "
-        f"{_named(fastest)}, at {share(best.keeps)} of its speed."
+        f"{work} takes the least energy with {_named(best)}: {share(sweep.saved)} less for the same work than "
+        f"{_named(fastest)}, at {share(best.rate / fastest.rate)} of its speed."
     )
 
 
