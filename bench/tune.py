@@ -155,8 +155,8 @@ def main() -> None:
     met = "met" if is_met else "not met"
     click.echo(f"target: on average {ENOUGH:.0%} of the best in {QUARTER:.0%} of the grid's time: {met}")
     if min(len(made) for made in group_by(starts, lambda start: start.setting).values()) > 1:
-        parts = judged_by_others(starts)
-        click.echo(f"by half of the starts, judged by the others: {fmean(parts):.3f} of the grid's choice")
+        shares = judged_by_others(starts)
+        click.echo(f"by half of the starts, judged by the others: {fmean(shares):.3f} of the grid's choice")
     for line in _live(int(os.environ.get("PACELINE_TUNINGS", "0")), values):
         click.echo(line)
 
