@@ -126,7 +126,7 @@ def _assert_same(one: Trace, other: Trace) -> None:
             assert {name: values.tolist() for name, values in mine.items()} == {
                 name: values.tolist() for name, values in theirs.items()
             }
-        elif isinstance(mine, dict | int | float) and column.name != "cpu_seconds":
+        elif isinstance(mine, dict | int | float | str) and column.name != "cpu_seconds":
             assert mine == theirs
         elif column.name != "cpu_seconds":
             assert (mine is None) == (theirs is None)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -199,7 +200,8 @@ def run_command(command: Sequence[str], side: Side) -> Ended:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
-        os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):  # it may end at the same moment
+            os.killpg(process.pid, number)
         try:
             process.wait(GRACE)
         except subprocess.TimeoutExpired:

@@ -97,7 +97,7 @@ def test_json_lines_have_more_fields_and_the_same_in_the_old_ones(of_file: RunRe
         assert new.keys() - old.keys() == NEW_FIELDS
         assert new["case"].pop("expected") is None
         assert new["case"].pop("position") is None
-        assert new["case"].pop("memory_limit") is None
+        assert [new["case"].pop(f"{name}_limit") for name in ("memory", "power", "clock")] == [None, None, None]
         assert [new["case"].pop(name) for name in ("sends", "env", "superbench", "at_once")] == ["", {}, "", False]
         old["case"]["parameters"] = current_names(old["case"]["benchmark"], old["case"]["parameters"])
         assert {name: new[name] for name in old if name != "run"} == {name: old[name] for name in old if name != "run"}
