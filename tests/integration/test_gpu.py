@@ -101,6 +101,7 @@ def test_frozen_weights_compute_the_same(tmp_path: Path) -> None:
     code, [plain, frozen] = measured(tmp_path, "inference", *arguments, "--budget", "500ms", "--compile", "on")
     assert code == 0
     assert (plain["facts"]["frozen"], frozen["facts"]["frozen"]) == (False, True)
+    assert "fused_convolutions" not in plain["facts"] and frozen["facts"]["fused_convolutions"] > 0
     assert not [one for one in frozen["warnings"] if one["kind"] == "miscompiled"]
 
 

@@ -63,7 +63,8 @@ def parted(lines: Sequence[_Line]) -> list[tuple[Sequence[_Line], str]]:
 
 # Pixels that a letter takes at most in the fonts of a page, where that is not the width of a small letter.
 _LETTER, _CAPITAL, _UNKNOWN = 6.9, 9.2, 13.0
-_LETTERS = dict.fromkeys("fijlrt.,:;|!'()[]/- ", 4.7) | dict.fromkeys("mMwW%@…", 11.6) | dict.fromkeys("±·–×µ", 7.2)
+_LETTERS = dict.fromkeys("fijlrt.,:;|!'()[]/- ", 4.7) | dict.fromkeys("mMwW%@…", 11.6) | dict.fromkeys("·–µ", 7.2)
+_LETTERS |= dict.fromkeys("0123456789", 7.7) | dict.fromkeys("<>=+±×", 10.1)
 
 
 def text_width(words: str) -> float:

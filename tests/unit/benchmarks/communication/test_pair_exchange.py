@@ -16,10 +16,12 @@ import pytest
 from paceline.benchmarks.communication import _pair_exchange, rdma
 from paceline.benchmarks.communication._pair_exchange import RdmaExchange
 from paceline.benchmarks.communication.pairs import PairsParameters
+from support.perftest import MEET
 from support.refused import refused
 
-# Serves one client and ends, as perftest does; the client reports 160 Gbit/s of both ways together.
-STAND_IN = """#!{python}
+# The client reports 160 Gbit/s of both ways together.
+STAND_IN = (
+    """#!{python}
 import socket, sys
 from pathlib import Path
 def of(name): return sys.argv[sys.argv.index(name) + 1]
@@ -27,20 +29,15 @@ port, size, count = int(of("--port")), of("--size"), of("--iters")
 assert "--bidirectional" in sys.argv
 role = "serves" if sys.argv[-1] == str(port) else "asks"
 with open({log!r}, "a") as log: print(of("--ib-dev"), role, file=log)
-if sys.argv[-1] == str(port):
-    with socket.create_server(("", port)) as listener:
-        listener.accept()[0].close()
-else:
-    try:
-        socket.create_connection((sys.argv[-1], port)).close()
-    except OSError:
-        sys.exit(" Couldn't connect to " + sys.argv[-1])
-    rule = "-" * 87
-    print(rule)
-    print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
-    print(f" {{size}}      {{count}}      161.00             160.00             0.02")
-    print(rule)
 """
+    + MEET
+    + """rule = "-" * 87
+print(rule)
+print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
+print(f" {{size}}      {{count}}      161.00             160.00             0.02")
+print(rule)
+"""
+)
 
 
 class Meeting:

@@ -16,11 +16,12 @@ from paceline.core.benchmark import Context
 from paceline.core.case import Case
 from paceline.core.errors import MissingDependency, Unsupported
 from paceline.core.record import Result
+from support.perftest import MEET
 from support.recordings import DATA
 from support.refused import refused
 
-# Serves one client and ends, as perftest does; a client that comes too early cannot connect.
-STAND_IN = """#!{python}
+STAND_IN = (
+    """#!{python}
 import os, socket, sys, time
 from pathlib import Path
 port = int(sys.argv[sys.argv.index("--port") + 1])
@@ -28,15 +29,11 @@ if sys.argv[-1] == str(port):
     if os.environ.get("FAIL_SERVER"):
         sys.exit("Unable to create QP")
     time.sleep(0.1)
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        listener.accept()[0].close()
-else:
-    try:
-        socket.create_connection((sys.argv[-1], port)).close()
-    except OSError:
-        sys.exit(" Couldn't connect to " + sys.argv[-1])
-    print(Path({table!r}).read_text(), end="")
 """
+    + MEET
+    + """print(Path({table!r}).read_text(), end="")
+"""
+)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from paceline.report.document import Section, Table
 from paceline.report.run.sections import ReportSection, SectionAnswer, section_of
 from paceline.report.text import one_line, share, show_value
 
-AS_BEFORE = "as it was"
+UNSET = "none"
+MOST_DIGITS = 1e9  # of work in an hour, beyond which figures have an exponent
 
 
 def _build(summary: RunSummary) -> Section | None:
@@ -16,9 +17,10 @@ def _build(summary: RunSummary) -> Section | None:
 
 
 def _part(sweep: LimitSweep) -> SectionAnswer:
-    lines = [[_named(one), *_figures(sweep, one), "yes" if one.meets_slo else "no"] for one in sweep.points]
-    headers = ["Limit", f"{sweep.unit}/h", "of the fastest", f"{sweep.unit}/J", f"J/{sweep.unit}", "Meets the SLO"]
-    brief = tuple(f"{line[0]}: {line[1]} {sweep.unit}/h, {line[3] or 'no'} {sweep.unit}/J" for line in lines)
+    lines = [[one.limit or UNSET, *_figures(sweep, one), "yes" if one.meets_slo else "no"] for one in sweep.points]
+    per_joule, joules = f"{sweep.unit}/J", f"J/{sweep.unit.removesuffix('s')}"
+    headers = ["Limit", f"{sweep.unit}/h", "of the fastest", per_joule, joules, "Meets the SLO"]
+    brief = tuple(f"{line[0]}: {line[1]} {sweep.unit}/h, {line[3] or 'no'} {per_joule}" for line in lines)
     return SectionAnswer(
         sentence=_sentence(sweep),
         table=Table.of_lines(headers, lines, 1),
@@ -30,11 +32,12 @@ def _part(sweep: LimitSweep) -> SectionAnswer:
 
 def _figures(sweep: LimitSweep, one: LimitPoint) -> list[str]:
     energy = ["", ""] if one.joules is None else [f"{one.per_joule:.4g}", show_value(one.joules, "J")]
-    return [f"{one.rate * 3600:.4g}", share(one.keeps), *energy]
+    hourly = one.rate * 3600
+    return [f"{hourly:,.0f}" if hourly < MOST_DIGITS else f"{hourly:.4g}", share(one.keeps), *energy]
 
 
-def _named(one: LimitPoint) -> str:
-    return one.limit or AS_BEFORE
+def _at(one: LimitPoint) -> str:
+    return f"at {one.limit}" if one.limit else "without a limit"
 
 
 def _sentence(sweep: LimitSweep) -> str:
@@ -45,13 +48,13 @@ def _sentence(sweep: LimitSweep) -> str:
         return f"{work}: {reason}, so no limit can be called the best."
     if best is fastest:
         which = "" if best.keeps == 1.0 else " of the limits that meet the SLO and whose energy is known"
-        return f"{work} takes the least energy where it is fastest{which}: {_named(best)}."
+        return f"{work} takes the least energy where it is fastest{which}: {_at(best)}."
     if sweep.saved is None:
-        shown = f"no limit that meets the SLO is shown to take less energy than {_named(fastest)}"
+        shown = f"no limit that meets the SLO is shown to take less energy than {_at(fastest)}"
         return f"{work}: {shown}; repeat (--repeat 5)."
     return (
-        f"{work} takes the least energy with {_named(best)}: {share(sweep.saved)} less for the same work than "
-        f"{_named(fastest)}, at {share(best.rate / fastest.rate)} of its speed."
+        f"{work} takes the least energy {_at(best)}: {share(sweep.saved)} less for the same work than "
+        f"{_at(fastest)}, at {share(best.rate / fastest.rate)} of its speed."
     )
 
 
