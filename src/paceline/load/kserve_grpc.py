@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from paceline.load.kserve import ProtocolError, Request, read_binary, read_type
-from paceline.load.tensors import BYTES, Array, TensorSpec, datatype_of, pack
+from paceline.load.tensors import BYTES, Array, datatype_of, pack
 
 SERVICE = "inference.GRPCInferenceService"
 METHOD = f"/{SERVICE}/ModelInfer"
@@ -52,31 +52,6 @@ def decode_response(message: bytes) -> dict[str, Array]:
     """The outputs of a ModelInferResponse that carries them as raw bytes."""
     parts = _parts(memoryview(message))
     return _arrays(parts[_TENSORS], parts[_RAW_OUTPUTS], "output")
-
-
-def encode_flag(value: bool) -> bytes:
-    """A ServerLiveResponse, ServerReadyResponse or ModelReadyResponse; what is false is not written."""
-    return _varint(1 << 3 | _VARINT) + b"\x01" if value else b""
-
-
-def encode_model_metadata(
-    name: str, platform: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> bytes:
-    """A ModelMetadataResponse; the first axis of every tensor is the batch."""
-    parts = [_field(1, name.encode()), _field(2, b"1"), _field(3, platform.encode())]
-    for number, specs in ((4, inputs), (5, outputs)):
-        parts += [_field(number, _head(spec.name, spec.datatype, (-1, *spec.shape))) for spec in specs]
-    return b"".join(parts)
-
-
-def encode_server_metadata(name: str, version: str) -> bytes:
-    """A ServerMetadataResponse."""
-    return _field(1, name.encode()) + _field(2, version.encode())
-
-
-def decode_name(message: bytes) -> str:
-    """The model of a ModelReadyRequest or ModelMetadataRequest."""
-    return _last(_parts(memoryview(message))[1])
 
 
 def _encode(head: list[bytes], tensors: Mapping[str, Array], raw: int) -> bytes:
