@@ -15,9 +15,9 @@ import pytest
 from paceline.benchmarks.serving.requests import encode
 from paceline.load import kserve_grpc
 from paceline.load.generator import drive
+from paceline.load.kserve import Array
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint
-from paceline.load.tensors import Array
 from paceline.servers.base import Need, ServerFailed
 from paceline.servers.embedded import MODEL, Embedded, EmbeddedSettings
 from support.embedded import WEIGHTS, artifact_of, product

@@ -16,15 +16,25 @@ from numpy.typing import NDArray
 from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
-from paceline.load.fresh import NO_WORDS, FreshWords
-from paceline.load.grpc_client import require_grpc
+from paceline.load.kserve_grpc import require_grpc
 from paceline.load.live import Figures, Line, together
 from paceline.load.native_client import chosen
 from paceline.load.parameters import LoadParameters, link_of
-from paceline.load.request import ClientChoice, Endpoint, Prepared, grpc_metadata, http_bytes
+from paceline.load.request import (
+    ALONE,
+    NO_WORDS,
+    ClientChoice,
+    Endpoint,
+    FreshWords,
+    Prepared,
+    Turn,
+    grpc_metadata,
+    http_bytes,
+    longest_wait,
+    sizes,
+)
 from paceline.load.task import LoadShare, WorkerTask
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
-from paceline.load.turn import ALONE, Turn, longest_wait, sizes
 
 if TYPE_CHECKING:
     from paceline.load.clients import ClientHosts

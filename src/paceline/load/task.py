@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import InputError
-from paceline.load.fresh import NO_WORDS, FreshWords, Slot
-from paceline.load.request import ClientName, Endpoint
+from paceline.load.request import NO_WORDS, ClientName, Endpoint, FreshWords, Slot, Turn
 from paceline.load.trace import Times
-from paceline.load.turn import Turn
 
 Loop = Literal["open", "closed", "burst"]
 

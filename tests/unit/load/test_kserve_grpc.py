@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.load.kserve import ProtocolError, Request
+from paceline.load.kserve import ProtocolError, Request, byte_strings
 from paceline.load.kserve_grpc import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from paceline.load.tensors import byte_strings
 
 X = b"\x0a\x01x\x12\x05UINT8\x1a\x02\x01\x02"  # a name, a datatype and a shape of [1, 2]
 MINUS_ONE = b"\xff" * 9 + b"\x01"

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
+from paceline.benchmarks._micro.parameters import (
+    COMPUTE_RATE,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    OneOrMore,
+    join_words,
+    peak_share,
+    time_metric,
+)
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case

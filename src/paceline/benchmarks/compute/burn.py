@@ -10,8 +10,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE
-from paceline.benchmarks._micro.parameters import OneOrMore, TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, OneOrMore, TorchBenchmark, join_words
 from paceline.benchmarks.compute.gemm import GemmParameters, Product, wipe
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import START_SECONDS, Context, Progress

@@ -15,8 +15,16 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import (
+    COMPUTE_RATE,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    TorchBenchmark,
+    join_words,
+    peak_share,
+    time_metric,
+)
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import GemmParameters, Product, product_work
 from paceline.core.benchmark import Context

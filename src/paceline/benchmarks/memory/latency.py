@@ -10,8 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import MicroParameters, join_words, show_sizes, time_metric
 from paceline.benchmarks._micro.session import MicroSession, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes

@@ -27,12 +27,12 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement
 from paceline.devices import kind_of
-from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.clients import ClientHosts
 from paceline.load.generator import drive
 from paceline.load.native_client import chosen
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import CpuPlacement, on_cores
+from paceline.load.quality import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.request import Endpoint
 from paceline.load.trace import Trace
 from paceline.machine import conditions

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.load import kserve_grpc
 from paceline.load.kserve import Message, ProtocolError, Request
-from paceline.load.server_timing import HEADER, Stages
+from paceline.load.trace import HEADER, Stages
 from paceline.servers._embedded.app import App
 from paceline.servers._embedded.engines import Arrays
 from paceline.servers._embedded.http import MOST_BODY
