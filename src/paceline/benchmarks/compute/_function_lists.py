@@ -108,6 +108,7 @@ class FunctionListBenchmark(Benchmark[P]):
     """Measures the functions of a list, one point for each, and all of them together."""
 
     category = "compute"
+    is_within_device = True
     metrics: ClassVar[tuple[Metric, ...]] = (COMPUTE_RATE, TOTAL_TIME, PEAK_SHARE, TIME)
     kind: ClassVar[type[Function]]
     what: ClassVar[str]  # the functions, for messages
@@ -163,10 +164,6 @@ class FunctionListBenchmark(Benchmark[P]):
     ) -> list[Measurement]:
         """What else there is to say of the functions, in view of the time of each."""
         return []
-
-    @classmethod
-    def within_device(cls, parameters: P) -> bool:
-        return True
 
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)

@@ -203,6 +203,7 @@ class Gemm(TorchBenchmark[GemmParameters]):
     name = "gemm"
     summary = "matrix product in one number format: FLOP/s, percent of peak, result checked"
     category = "compute"
+    is_within_device = True
     metrics = (COMPUTE_RATE, PEAK_SHARE, TIME, POWER, CLOCK)
 
     @classmethod
@@ -252,10 +253,6 @@ class Gemm(TorchBenchmark[GemmParameters]):
             if parameters.route == "auto" or record.case.superbench
             else {},
         )
-
-    @classmethod
-    def within_device(cls, parameters: GemmParameters) -> bool:
-        return True
 
     def measure(self, parameters: GemmParameters, context: Context) -> Result:
         device = open_device(context.target)

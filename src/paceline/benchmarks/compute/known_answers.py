@@ -71,11 +71,8 @@ class KnownAnswers(TorchBenchmark[KnownAnswersParameters]):
     name = "known-answers"
     summary = "results that are known beforehand, by unit and format, and memory that is read back: wrong elements"
     category = "compute"
+    is_within_device = True
     metrics = (WRONG, CHECKED, TIME)
-
-    @classmethod
-    def within_device(cls, parameters: KnownAnswersParameters) -> bool:
-        return True
 
     @classmethod
     def describe(cls, record: Record, parameters: KnownAnswersParameters, environment: Environment) -> Description:

@@ -76,6 +76,7 @@ class Matmul(TorchBenchmark[MatmulParameters]):
     name = "matmul"
     summary = "one matrix product as the framework calls it: time, latency, FLOP/s, percent of peak"
     category = "compute"
+    is_within_device = True
     metrics = (TIME, COMPUTE_RATE, PEAK_SHARE, LATENCY)
 
     @classmethod
@@ -91,10 +92,6 @@ class Matmul(TorchBenchmark[MatmulParameters]):
             work=product_work(record, parameters.precision, parameters.precision),
             aliases=_superbench.alias(record, "pytorch-matmul", values, gpu=True),
         )
-
-    @classmethod
-    def within_device(cls, parameters: MatmulParameters) -> bool:
-        return True
 
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)

@@ -109,6 +109,7 @@ class Stream(TorchBenchmark[StreamParameters]):
     name = "stream"
     summary = "memory bandwidth of copy, scale, add and triad on CPU cores or a GPU, results checked"
     category = "memory"
+    is_within_device = True
     metrics = (
         *(kernel.bandwidth for kernel in reversed(KERNELS)),
         MIXES["1r1w"].bandwidth.model_copy(update={"description": "bytes read and written over the time of a mix"}),
@@ -160,10 +161,6 @@ class Stream(TorchBenchmark[StreamParameters]):
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
         work = None if parameters.sizes else _triad_work(record)
         return Description(work=work, ceilings=ceilings, aliases=_superbench.alias(record, group, values))
-
-    @classmethod
-    def within_device(cls, parameters: StreamParameters) -> bool:
-        return True
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         device = open_device(context.target)

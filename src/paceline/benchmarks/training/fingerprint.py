@@ -81,6 +81,7 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
     name = "training-fingerprint"
     summary = "digests of whole training steps, comparable across nodes: does this one compute what the others do?"
     category = "training"
+    is_within_device = True
     metrics = (STEP_TIME, LOSS, ACTIVATION)
 
     @classmethod
@@ -91,10 +92,6 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
     @classmethod
     def check(cls, parameters: FingerprintParameters, case: Case) -> None:
         check_model(parameters.model, is_local=case.origin == "local")
-
-    @classmethod
-    def within_device(cls, parameters: FingerprintParameters) -> bool:
-        return True
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
