@@ -136,8 +136,7 @@ def _prepared(case: Case) -> Iterator[tuple[Any, Step]]:
     """The session of a case and the step that it would measure."""
     import torch
 
-    from paceline.benchmarks._model.graph import as_graph
-    from paceline.benchmarks._model.session import open_session
+    from paceline.benchmarks._model.session import as_graph, open_session
     from paceline.benchmarks.inference.inference import Predictor
     from paceline.benchmarks.ranks import Ranks
     from paceline.benchmarks.training.train import Trainer

@@ -161,10 +161,8 @@ def test_every_command_of_the_guide_measures_its_server(sandbox: Sandbox) -> Non
     remember_the_ceiling(sandbox.environment()["XDG_DATA_HOME"])
     sandbox.write("lines.jsonl", '{"pixels": [1]}\n{"pixels": [-1, 2, 3]}\n')
     with guide_server(sandbox.work) as port:
-        (block,) = [one for one in markdown.blocks(GUIDE, "yml") if one.file == "openapi.yml"]
-        sandbox.write("openapi.yml", block.text.replace(":8000", f":{port}"))
         commands = _guide_commands()
-        assert len(commands) == 4
+        assert len(commands) == 3
         for command in commands:
             words = shlex.split(command.replace(":8000", f":{port}"))[1:]
             done = sandbox.run(*words, "--load.duration", "1s", *SHORT)
@@ -203,8 +201,6 @@ URL = ("--server.url", "http://127.0.0.1:1")
         (("--server.from-curl", "wget http://h"), "it does not begin with curl; expected is a line like"),
         (("--server.from-curl", f"curl http://h -u me:{SECRET}"), "'-u' is not taken"),
         (("--server.from-curl", f"curl http://h -H 'Authorization: Bearer {SECRET}'"), "in single quotes"),
-        (("--server.openapi", "none.json"), "none.json cannot be read"),
-        ((*URL, "--server.operation", "predict"), "operation goes with openapi"),
     ],
 )
 def test_a_dry_run_refuses_each_wrong_form(sandbox: Sandbox, flags: tuple[str, ...], said: str) -> None:

@@ -15,9 +15,9 @@ import pytest
 from paceline.benchmarks.serving.requests import encode
 from paceline.load import kserve_grpc
 from paceline.load.generator import drive
+from paceline.load.kserve import Array
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint
-from paceline.load.tensors import Array
 from paceline.servers.base import Need, ServerFailed
 from paceline.servers.embedded import MODEL, Embedded, EmbeddedSettings
 from support.embedded import WEIGHTS, artifact_of, product
@@ -87,18 +87,8 @@ def test_answers_and_stages_are_those_of_http(start: Start) -> None:
     assert server.statistics()["requests"]["ok"] == 2
 
 
-def test_it_tells_whether_it_is_ready_and_what_it_serves(start: Start) -> None:
-    server = start(engine="null")
-    where = server.endpoint("kserve-grpc")
-    name = kserve_grpc.encode_request(MODEL, {})  # a request for a model begins as those about one do
-    for method, message in (("ServerLive", b""), ("ServerReady", b""), ("ModelReady", name)):
-        assert called(where, message, method)[0] == kserve_grpc.encode_flag(True)
-    assert b"paceline" in called(where, b"", "ServerMetadata")[0]
-    assert server.artifact is not None
-    told, _ = called(where, name, "ModelMetadata")
-    outputs = server.artifact.outputs[:0]  # the engine that computes nothing has an output of its own
-    assert told.startswith(kserve_grpc.encode_model_metadata(MODEL, "null", server.artifact.inputs, outputs))
-    assert refusal(where, kserve_grpc.encode_request("other", {}), "ModelReady")[0] == "NOT_FOUND"
+def test_it_has_inference_alone(start: Start) -> None:
+    where = start(engine="null").endpoint("kserve-grpc")
     assert refusal(where, b"", "ModelLoad")[0] == "UNIMPLEMENTED"
 
 

@@ -15,9 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.load.kserve import JSON_LENGTH, encode_request
+from paceline.load.kserve import JSON_LENGTH, Array, encode_request
 from paceline.load.request import Endpoint
-from paceline.load.tensors import Array
 from paceline.servers import SERVERS
 from paceline.servers._program import answers
 from paceline.servers.base import Artifact, Need, ServerFailed

@@ -12,12 +12,11 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.load.calibrate import RequestKind, measure
 from paceline.load.generator import drive
 from paceline.load.null_server import started
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import LoadFailed
-from paceline.load.quality import LoadNotDelivered, require_delivered, warnings
+from paceline.load.quality import LoadNotDelivered, RequestKind, measure, require_delivered, warnings
 from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import (
     BROKEN,

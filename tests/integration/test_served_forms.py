@@ -12,9 +12,9 @@ import pytest
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.requests import Answers, Requests, encode, prepare_requests
 from paceline.load.generator import drive
+from paceline.load.kserve import byte_strings
 from paceline.load.parameters import LoadParameters
 from paceline.load.request import Endpoint, Wire
-from paceline.load.tensors import byte_strings
 from paceline.servers.base import Need
 from paceline.servers.embedded import Embedded
 

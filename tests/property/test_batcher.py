@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
+from paceline.servers._embedded.service import Batcher, Policy, RequestBatch, WaitingRequest
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from paceline.benchmarks._model.batch_size import LIMIT, largest
+from paceline.benchmarks._model.session import LIMIT, largest
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.parameters import Parameters
 from paceline.core.record import Result

@@ -13,8 +13,13 @@ from hypothesis.extra import numpy as arrays
 
 from paceline.load import kserve_grpc
 from paceline.load.kserve import (
+    BYTE_STRINGS,
+    BYTES,
+    DATATYPES,
+    Array,
     ProtocolError,
     Request,
+    byte_strings,
     decode_error,
     decode_request,
     decode_response,
@@ -22,8 +27,7 @@ from paceline.load.kserve import (
     encode_request,
     encode_response,
 )
-from paceline.load.server_timing import Stages
-from paceline.load.tensors import BYTE_STRINGS, BYTES, DATATYPES, Array, byte_strings
+from paceline.load.trace import Stages
 from support.kserve_requests import with_fields
 from support.stages import stages_of
 

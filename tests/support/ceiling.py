@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.load import calibrate
+from paceline.load import quality
 from paceline.load.processes import CpuPlacement
 
-CEILING = calibrate.GeneratorCeiling(5000.0, 10_000.0, (calibrate.Probe(500.0, 1.0, 1e-4, 1e-3),))
+CEILING = quality.GeneratorCeiling(5000.0, 10_000.0, (quality.Probe(500.0, 1.0, 1e-4, 1e-3),))
 
 
 def remember_the_ceiling(data_home: str) -> None:
     """A calibration that others disturbed is not remembered, so that each case would begin with another."""
     cores = CpuPlacement.of_machine()
-    key = calibrate._key((cores.load[0], cores.server[0]))
+    key = quality._key((cores.load[0], cores.server[0]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", data_home)
-        if calibrate._remembered(key) is None:
-            calibrate._remember(key, CEILING)
+        if quality._remembered(key) is None:
+            quality._remember(key, CEILING)

@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.load.kserve import JSON_LENGTH, decode_response, encode_request
-from paceline.load.tensors import Array, TensorSpec
+from paceline.load.kserve import JSON_LENGTH, Array, TensorSpec, decode_response, encode_request
 from paceline.servers._embedded.app import App
-from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import Arrays, InferenceEngine, InferenceSession
 from paceline.servers._embedded.http import listen
-from paceline.servers._embedded.service import Service
+from paceline.servers._embedded.service import Policy, Service
 from paceline.servers.base import Artifact
 from paceline.servers.processing import Processing
 

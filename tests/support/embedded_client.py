@@ -5,9 +5,8 @@ from __future__ import annotations
 import http.client
 import socket
 
-from paceline.load.kserve import JSON_LENGTH, decode_response, encode_request
+from paceline.load.kserve import JSON_LENGTH, Array, decode_response, encode_request
 from paceline.load.request import Endpoint
-from paceline.load.tensors import Array
 
 
 def ask(where: Endpoint, x: Array, *, name: str = "x") -> tuple[int, dict[str, Array] | bytes]:

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from paceline.load import kserve, kserve_grpc
+from paceline.load.kserve import Array
 from paceline.load.request import Endpoint
-from paceline.load.tensors import Array
 from paceline.servers import SERVERS, _environment
 from paceline.servers._program import Program
 from paceline.servers.base import Need, Server, ServerFailed

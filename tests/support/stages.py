@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.load.server_timing import Stages
+from paceline.load.trace import Stages
 
 
 def stages_of(header: str) -> Stages:

@@ -152,7 +152,7 @@ def is_object(model: object) -> bool:
 def named(models: Sequence[object], inputs: object, loss: Callable[[Any], Any] | None) -> Iterator[list[str]]:
     """The names under which a run finds these models, for as long as it lasts; a text is a name already."""
     from paceline.models.sources import OBJECT, trying
-    from paceline.models.sources.pickled import FOLDER, LiveModel
+    from paceline.models.sources.factory import FOLDER, LiveModel
 
     if (inputs is not None or loss is not None) and not all(map(is_object, models)):
         word = "inputs" if inputs is not None else "loss"

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from paceline.benchmarks._micro.metrics import time_metric
-from paceline.benchmarks._micro.parameters import TorchBenchmark
+from paceline.benchmarks._micro.parameters import TorchBenchmark, time_metric
 from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.parameters import MeasuringParameters, Parameters

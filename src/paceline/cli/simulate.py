@@ -198,8 +198,8 @@ def trace(
     """Write a trace of requests to a language model, for --load '{arrival: trace, file: FILE}'."""
     from paceline.core.errors import InputError
     from paceline.core.quantity import parse_fraction, parse_rate
+    from paceline.load.arrivals import FORMS, drawn_trace, statistics
     from paceline.load.distribution import Distribution
-    from paceline.load.trace_files import FORMS, drawn_trace, statistics
 
     share = _read("--prefix-share", prefix_share, parse_fraction)
     drawn = drawn_trace(

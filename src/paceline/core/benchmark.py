@@ -131,6 +131,7 @@ class Benchmark(ABC, Generic[P]):
     distributed: ClassVar[bool] = False  # whether several ranks may measure it together
     launches_ranks: ClassVar[bool] = False  # those of one host itself, so that a case has several over hosts alone
     traceable: ClassVar[bool] = False  # whether it takes a trace of its steps where the case wants one
+    is_within_device: ClassVar[bool] = False  # whatever its parameters are; see within_device
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -183,7 +184,7 @@ class Benchmark(ABC, Generic[P]):
     @classmethod
     def within_device(cls, parameters: P) -> bool:
         """Whether it needs of the host and its links next to nothing, so that devices are measured at the same time."""
-        return False
+        return cls.is_within_device
 
     @classmethod
     def expected_seconds(cls, parameters: P) -> float | None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from paceline.core.errors import InputError
 from paceline.load import processes
-from paceline.load.calibrate import RequestKind, boot, calibrate
 from paceline.load.generator import socket_limit
 from paceline.load.live import Line
+from paceline.load.quality import RequestKind, boot, calibrate
 from paceline.load.task import read_payloads, read_task
 from paceline.remote.agent import Orders
 from paceline.version import VERSION

@@ -17,10 +17,10 @@ import numpy as np
 
 from paceline.core.errors import CaseError, InputError
 from paceline.load import processes, quality
-from paceline.load.calibrate import GeneratorCeiling, RequestKind, boot, read_ceiling
 from paceline.load.generator import dealt
 from paceline.load.live import Line, Watcher
 from paceline.load.processes import CpuPlacement
+from paceline.load.quality import GeneratorCeiling, RequestKind, boot, read_ceiling
 from paceline.load.request import Endpoint
 from paceline.load.task import WorkerTask, payload_message, task_message
 from paceline.load.trace import Trace, WorkerResults

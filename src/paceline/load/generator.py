@@ -16,16 +16,25 @@ from numpy.typing import NDArray
 from paceline.core.errors import InputError
 from paceline.load import processes
 from paceline.load.arrivals import Schedule, shares
-from paceline.load.fresh import NO_WORDS, FreshWords
-from paceline.load.grpc_client import require_grpc
+from paceline.load.kserve_grpc import require_grpc
 from paceline.load.live import Figures, Line, together
 from paceline.load.native_client import chosen
-from paceline.load.network import link_of
-from paceline.load.parameters import LoadParameters
-from paceline.load.request import ClientChoice, Endpoint, Prepared, grpc_metadata, http_bytes
+from paceline.load.parameters import LoadParameters, link_of
+from paceline.load.request import (
+    ALONE,
+    NO_WORDS,
+    ClientChoice,
+    Endpoint,
+    FreshWords,
+    Prepared,
+    Turn,
+    grpc_metadata,
+    http_bytes,
+    longest_wait,
+    sizes,
+)
 from paceline.load.task import LoadShare, WorkerTask
 from paceline.load.trace import CLIENT_POST, CLIENT_PRE, Times, Trace
-from paceline.load.turn import ALONE, Turn, longest_wait, sizes
 
 if TYPE_CHECKING:
     from paceline.load.clients import ClientHosts
@@ -77,7 +86,7 @@ class LoadPlan(LoadShare):
                 duration=load.seconds,
                 think_time=load.think_time or 0.0,
             )
-        if not isinstance(load, Schedule) and load.network and load.network_by != "tc":
+        if not isinstance(load, Schedule) and load.network:
             link = link_of(load.network)
             sizes = np.array([len(request.body) for request in requests], np.float64)[plan.kinds]
             up, down = link.way_up(sizes, for_network), link.way_down(len(sizes), for_network)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from paceline.load.http11 import AnswerReader, Unreadable
 from paceline.load.language import read_stream
+from paceline.load.request import ALONE, quoting
 from paceline.load.trace import BROKEN, CANCELLED, OK, OUT_OF_SOCKETS, REFUSED, TIMED_OUT, UNREADABLE, WRONG, Log, clock
-from paceline.load.turn import ALONE, quoting
 
 if TYPE_CHECKING:
     from paceline.load.expected import Expected

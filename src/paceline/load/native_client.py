@@ -21,9 +21,8 @@ from paceline.core.errors import CaseError, InputError
 from paceline.load.expected import Expected
 from paceline.load.http_client import judged, reachable_address, sweep_every
 from paceline.load.live import EVERY, RECENT, write_line
-from paceline.load.request import ClientChoice, ClientName, Endpoint, Prepared
+from paceline.load.request import ALONE, ClientChoice, ClientName, Endpoint, Prepared
 from paceline.load.trace import MOST_HELD, OK, Log, clock
-from paceline.load.turn import ALONE
 from paceline.measure import native
 
 if TYPE_CHECKING:

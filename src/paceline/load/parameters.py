@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 from paceline.core.errors import InputError
 from paceline.core.network import MACHINE_FILES, FromNetwork
 from paceline.core.parameters import Parameters
-from paceline.core.quantity import Duration, Fraction, Rate
+from paceline.core.quantity import Duration, Fraction, Rate, Size
 from paceline.load import arrivals
 from paceline.load.arrivals import Schedule, read_arrivals
 from paceline.load.distribution import Distribution, Pause
-from paceline.load.network import Link, Preset
 from paceline.load.request import ClientChoice, Form
+from paceline.load.trace import Times
 
 ArrivalName = Literal[
     "constant", "poisson", "gamma", "ramp", "spike", "diurnal", "on-off", "trace",
@@ -62,6 +62,46 @@ KINDS: dict[str, ArrivalKind] = {
     "throughput": ArrivalKind((), ("users", *_EITHER), "closed"),
     "sweep": ArrivalKind((), ("over", "users", "points", *_EITHER), "closed"),
 }
+
+
+class Link(Parameters):
+    """A network as one user has it, emulated by the client.
+
+    A request is really held back on its way up, so that the server sees the arrivals that such users would cause; what
+    the way down takes is added to the times of the answer. Nothing is lost and nothing is sent twice, and connections
+    open as fast as the real network lets them.
+    """
+
+    delay: Duration = 0.0
+    """One-way delay that every message has at least"""
+    jitter: Duration = 0.0
+    """Mean of what is added to it, exponentially distributed"""
+    up: Size | None = Field(default=None, gt=0)
+    """Bytes per second from user to server; unset is without limit"""
+    down: Size | None = Field(default=None, gt=0)
+    """Bytes per second from server to user; unset is without limit"""
+
+    def way_up(self, sizes: Times, random: np.random.Generator) -> Times:
+        """How long each request of so many bytes is on its way."""
+        return self.way_down(len(sizes), random) + (sizes / self.up if self.up else 0.0)
+
+    def way_down(self, number: int, random: np.random.Generator) -> Times:
+        """How long the first byte of each answer is on its way; the others follow at the bandwidth."""
+        return self.delay + random.exponential(1.0, number) * self.jitter
+
+
+# Round figures of everyday networks, not measurements; a suite may write the four numbers itself instead.
+PRESETS = {
+    "lan": Link(delay="0.1ms", jitter="0.02ms", up="125MB", down="125MB"),
+    "wifi": Link(delay="2ms", jitter="1ms", up="5MB", down="12MB"),
+    "4g": Link(delay="25ms", jitter="10ms", up="1MB", down="4MB"),
+}
+Preset = Literal["lan", "wifi", "4g"]
+
+
+def link_of(network: Preset | Link) -> Link:
+    """The link that a user wrote or named."""
+    return network if isinstance(network, Link) else PRESETS[network]
 
 
 class LoadParameters(Parameters):
@@ -119,8 +159,6 @@ class LoadParameters(Parameters):
     """multi-stream: samples of a request (unset is 8)"""
     network: Preset | Link | None = None
     """lan, wifi or 4g, or {delay, jitter, up, down}: emulated between the users and the server"""
-    network_by: Literal["client", "tc"] | None = None
-    """Who emulates it: the client (unset), a link for each request; or tc, one cable for all, as root on Linux"""
     client: ClientChoice | None = None
     """Which client sends: c, several times as fast; python, which can do everything; auto (unset): c where it can send
     such requests (plain HTTP, whole answers) and there is a C compiler, otherwise python"""
@@ -129,7 +167,7 @@ class LoadParameters(Parameters):
     def _fits_together(self) -> Self:
         kind = KINDS[self.arrival]
         given: Any = self  # what an arrival needs is there, or it is refused first
-        allowed = {"arrival", "network", "network_by", "client", *kind.needs, *kind.allows}
+        allowed = {"arrival", "network", "client", *kind.needs, *kind.allows}
         for name in type(self).model_fields:
             is_given = getattr(self, name) is not None
             if is_given and name not in allowed:
@@ -139,8 +177,6 @@ class LoadParameters(Parameters):
                 raise ValueError(f"arrival = {self.arrival} needs {name}")
         if self.arrival != "trace" and self.duration is not None and self.requests is not None:
             raise ValueError("duration and requests say the same thing; give one of them")
-        if self.network_by is not None and self.network is None:
-            raise ValueError("network_by says who emulates a network; name it as network, like wifi")
         if self.arrival == "constant" and self.requests is None and round(given.rate * self.seconds) < 1:
             raise ValueError("the load sends not a single request: raise its rate or its duration")
         if self.points is not None and self.over != "rate":

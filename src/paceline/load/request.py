@@ -1,15 +1,128 @@
-"""Where a server listens, and requests that are ready to go: encoded once, sent many times."""
+"""Where a server listens, and requests that are ready to go: encoded once, sent many times, alone or in conversations.
+
+Workers import this: nothing but the standard library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from paceline.core.errors import InputError
 from paceline.load.expected import Expected
-from paceline.load.fresh import NO_SLOT, Slot
-from paceline.load.turn import ALONE, Turn
+
+# Letters of a word that is chosen as a prompt is sent: many common words have as many, and most tokenizers take each as
+# one token.
+WIDTH = 4
+MOST_WORDS = 5  # of them in a prompt: of 64 words, enough for a thousand million prompts
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the words of one kind of request go."""
+
+    at: int = 0  # bytes into the request
+    words: int = 0  # how many; none for a request that is sent as it is
+
+
+NO_SLOT = Slot()
+
+
+@dataclass(frozen=True)
+class FreshWords:
+    """The words to choose from, so that no cache of prefixes has seen a prompt, and which prompts are this worker's.
+
+    They have one length, so that a request stays as long as it was prepared.
+    """
+
+    words: tuple[str, ...] = ()
+    first: int = 0
+    step: int = 1
+
+    @classmethod
+    def drawn(cls, words: Sequence[str]) -> FreshWords:
+        """Prompts that begin anywhere, so that those of an earlier load are hardly ever met again."""
+        fitting = tuple(dict.fromkeys(word for word in words if len(word) == WIDTH and word.isascii()))
+        return cls(fitting, secrets.randbelow(len(fitting) ** MOST_WORDS) if fitting else 0)
+
+    def of_worker(self, number: int, workers: int) -> FreshWords:
+        """Those of one of several workers."""
+        return replace(self, first=self.first + number, step=workers)
+
+    def put_into(self, payload: bytes, slot: Slot, row: int) -> bytes:
+        """The request with the words of this row; the first word changes from each prompt to the next."""
+        number, chosen = self.first + row * self.step, []
+        for _ in range(slot.words):
+            number, index = divmod(number, len(self.words))
+            chosen.append(self.words[index])
+        text = " ".join(chosen).encode()
+        return payload[: slot.at] + text + payload[slot.at + len(text) :]
+
+
+NO_WORDS = FreshWords()
+_LENGTH = b"content-length: %d\r\n"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one kind of request is to the others of its conversation; kinds are counted from 0.
+
+    A conversation, an agent with parallel calls and a request that stands alone are the same thing here: kinds of
+    requests, some of which follow others.
+    """
+
+    follows: tuple[int, ...] = ()  # kinds whose answers it waits for; none for one that begins a conversation
+    wait: float = 0.0  # seconds after the last of them
+    quotes: tuple[tuple[int, int], ...] = ()  # bytes into the request, and the kind whose answer goes there; in order
+    depth: int = 1  # how many requests one after the other, with this one
+    close_after: float = 0.0  # seconds after which its user has gone, if there is no whole answer by then
+    close_chunks: int = 0  # the same by the pieces of text that have come
+
+
+ALONE = Turn()
+
+
+def followers(turns: Sequence[Turn]) -> dict[int, list[int]]:
+    """The kinds that follow each kind."""
+    found: dict[int, list[int]] = {}
+    for kind, turn in enumerate(turns):
+        for before in turn.follows:
+            found.setdefault(before, []).append(kind)
+    return found
+
+
+def sizes(turns: Iterable[Turn]) -> list[int]:
+    """How many requests each conversation has; its first one comes before the others, and those before the next."""
+    counts: list[int] = []
+    for turn in turns:
+        if turn.follows:
+            counts[-1] += 1
+        else:
+            counts.append(1)
+    return counts
+
+
+def longest_wait(turns: Sequence[Turn], timeout: float) -> float:
+    """Seconds from the end of a first request to the end of the last one that follows it, at most."""
+    until: list[float] = []
+    for turn in turns:
+        until.append(max(until[kind] for kind in turn.follows) + turn.wait + timeout if turn.follows else 0.0)
+    return max(until, default=0.0)
+
+
+def quoting(payload: bytes, turn: Turn, answers: Mapping[int, str]) -> bytes:
+    """The request with the answers in their places, and the length that it has with them."""
+    parts, last = [], 0
+    for at, kind in turn.quotes:
+        parts += [payload[last:at], json.dumps(answers[kind])[1:-1].encode()]
+        last = at
+    whole = b"".join([*parts, payload[last:]])
+    body = len(payload) - payload.index(b"\r\n\r\n") - 4
+    return whole.replace(_LENGTH % body, _LENGTH % (body + len(whole) - len(payload)), 1)
+
 
 # kserve-json: the JSON body of the open inference protocol, at whatever path; kserve-binary: tensors as raw bytes
 # behind a JSON header; kserve-grpc; kserve-shm: JSON that says where in shared memory the tensors lie; http: whatever

@@ -1,8 +1,12 @@
-"""What a worker hands back: the log of its requests as a trace, with answers read that were kept until the end."""
+"""What a worker hands back: the log of its requests as a trace, with answers read that were kept until the end.
+
+An answer of a tensor protocol is good where it has outputs of the expected shapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,22 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import CaseError, InputError
-from paceline.load.kserve_answers import problem
+from paceline.core.errors import CaseError, InputError, MissingDependency
+from paceline.load import kserve, kserve_grpc
+from paceline.load.kserve import Array, ProtocolError
 from paceline.load.language import (
     UNKNOWN,
     LanguageAnswer,
     error_in,
+    error_of,
     json_problem,
     read_stream,
     read_vectors,
     read_whole,
+    shown,
 )
-from paceline.load.request import TEXT_WIRES
-from paceline.load.server_timing import read_stages
+from paceline.load.request import TEXT_WIRES, Wire
 from paceline.load.task import WorkerTask
-from paceline.load.tokenizer import TokenCounter
-from paceline.load.trace import BROKEN, OK, TOKEN_COLUMNS, UNSENT, WRONG, Log, Times, Trace, WorkerResults
+from paceline.load.trace import BROKEN, OK, TOKEN_COLUMNS, UNSENT, WRONG, Log, Times, Trace, WorkerResults, read_stages
 
 FIRST_REFUSAL = 400  # of HTTP's statuses
 
@@ -119,3 +124,81 @@ def answer_of(task: WorkerTask, log: Log, row: int, status: int) -> LanguageAnsw
     if task.json_keys is not None and status == OK and (wrong := json_problem(answer.said, task.json_keys)):
         answer.fail(WRONG, wrong)
     return answer
+
+
+ANY = -1  # length of an axis where it is not known
+
+
+def decode(body: bytes, wire: Wire) -> dict[str, Array]:
+    """The outputs in an answer."""
+    if wire == "kserve-grpc":
+        return kserve_grpc.decode_response(body)
+    if wire == "kserve-json":
+        return kserve.decode_response(body)
+    # The header that says where the JSON ends is not stored; the JSON itself shows it too.
+    _, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+    return kserve.decode_response(body, length if length < len(body) else None)
+
+
+def problem(wire: Wire, body: bytes, samples: int, shapes: Sequence[Sequence[int]]) -> str:
+    """Why this does not answer a request of so many samples; `shapes` are of one sample, none where not known."""
+    try:
+        outputs = decode(body, wire)
+    except (ProtocolError, ValueError) as error:
+        return f"{_reported(body) or error}"
+    if not outputs:
+        return _reported(body) or "the answer has no outputs"
+    if shapes and len(outputs) != len(shapes):
+        return f"the answer has {len(outputs)} outputs instead of {len(shapes)}"
+    if not shapes:
+        return ""
+    wrong = {name: list(one.shape) for name, one in outputs.items() if not _fits_any(one.shape, samples, shapes)}
+    expected = " or ".join(str([samples, *shape]) for shape in dict.fromkeys(map(tuple, shapes)))
+    return "; ".join(f"output '{name}' has the shape {shape} instead of {expected}" for name, shape in wrong.items())
+
+
+def _fits_any(shape: Sequence[int], samples: int, shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether it is one of the shapes: a server may name or order its outputs in its own way."""
+    wanted = [(samples, *one) for one in shapes]
+    return any(
+        len(one) == len(shape) and all(want in (ANY, size) for want, size in zip(one, shape, strict=True))
+        for one in wanted
+    )
+
+
+def _reported(body: bytes) -> str:
+    """What a body of JSON says went wrong, if it does."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return f"not an answer of the protocol: {shown(body)}"
+    message = error_of(document) if isinstance(document, dict) else ""
+    return f"the server reports an error: {message}" if message else ""
+
+
+class TokenCounter:
+    """The number of tokens in a text."""
+
+    def __init__(self, name: str, count: Callable[[str], int]) -> None:
+        self.name = name
+        self._count = count
+
+    def __call__(self, text: str) -> int:
+        return self._count(text)
+
+    @classmethod
+    def of(cls, path: Path | None) -> TokenCounter | None:
+        """The tokenizer of a file or a folder; None without one."""
+        if path is None:
+            return None
+        file = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise MissingDependency("tokenizers", "install it with: pip install tokenizers") from None
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises nothing more special
+            message = f"tokenizer = {path}: it is not a tokenizer.json or a folder with one: {error}"
+            raise InputError("not-a-tokenizer", message, key="requests.tokenizer", value=str(path)) from None
+        return cls(path.name, lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids))

@@ -15,8 +15,8 @@ from pathlib import Path
 from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.quantity import show_size
 from paceline.load import kserve
+from paceline.load.kserve import Tensors
 from paceline.load.request import Endpoint, Prepared
-from paceline.load.tensors import Tensors
 
 FOLDER = Path("/dev/shm")
 PREFIX = "paceline-"  # of the names that the server opens: it may read more of that folder than its clients may

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import InputError
-from paceline.load.expected import Expected
-from paceline.load.fresh import NO_WORDS, FreshWords, Slot
-from paceline.load.request import ClientName, Endpoint, Wire
+from paceline.load.request import NO_WORDS, ClientName, Endpoint, FreshWords, Slot, Turn
 from paceline.load.trace import Times
-from paceline.load.turn import Turn
 
 Loop = Literal["open", "closed", "burst"]
 
@@ -77,7 +75,7 @@ def payload_message(payloads: list[bytes], metadata: list[tuple[tuple[str, str],
 def read_task(message: object) -> WorkerTask:
     """Refuses what is not a task: nothing in it is taken for anything but data."""
     try:
-        return WorkerTask(**_read(message, _TASK))
+        return WorkerTask(**_fields_of(WorkerTask, message))
     except (TypeError, ValueError) as error:
         raise InputError("not-a-task", f"it is not a task of the load generator: {error}") from None
 
@@ -85,7 +83,7 @@ def read_task(message: object) -> WorkerTask:
 def read_payloads(message: object) -> dict[str, Any]:
     """The payloads and the metadata of `payload_message`."""
     try:
-        return _read(message, {name: _TASK[name] for name in ("payloads", "metadata")})
+        return _fields_of(WorkerTask, message)
     except (TypeError, ValueError) as error:
         raise InputError("not-payloads", f"these are not payloads of the load generator: {error}") from None
 
@@ -93,149 +91,59 @@ def read_payloads(message: object) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """As JSON has it; arrays and bytes are base64."""
     if isinstance(value, np.ndarray):
-        kind = "<f8" if value.dtype.kind == "f" else "<i4"
-        return base64.b64encode(value.astype(kind).tobytes()).decode()
+        return base64.b64encode(value.astype(_ON_THE_WAY[value.dtype.kind]).tobytes()).decode()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, Endpoint | Expected | Slot | FreshWords | Turn):
+    if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-_Reader = Callable[[Any], Any]
+_ON_THE_WAY = {"f": "<f8", "i": "<i4"}  # numbers of arrays, by their kind
+_types_of = lru_cache(get_type_hints)
 
 
-def _read(message: object, readers: Mapping[str, _Reader]) -> dict[str, Any]:
+def _fields_of(kind: type, message: object) -> dict[str, Any]:
+    """Fields of a dataclass by name, each of the type that the class says."""
     if not isinstance(message, dict):
         raise TypeError("not a mapping")
-    values = {}
+    types, values = _types_of(kind), {}
     for name, value in message.items():
-        if name not in readers:
+        if name not in types:
             raise ValueError(f"unknown field '{name}'")
         try:
-            values[name] = readers[name](value)
+            values[name] = _value(types[name], value)
         except (TypeError, ValueError):
             raise ValueError(f"'{name}' has no valid value") from None
     return values
 
 
-def _a(*kinds: type) -> _Reader:
-    def read(value: Any) -> Any:
-        if type(value) not in kinds:
-            raise TypeError
-        return value
-
-    return read
-
-
-def _one_of(choices: object) -> _Reader:
-    def read(value: Any) -> Any:
-        if value not in get_args(choices):
+def _value(kind: Any, value: Any) -> Any:
+    """A value of this type from its form in JSON; TypeError or ValueError if it is none."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if NoneType in parts:
+        return None if value is None else _value(parts[0], value)
+    if origin is Literal:
+        if value not in parts:
             raise ValueError
         return value
-
-    return read
-
-
-def _optional(reader: _Reader) -> _Reader:
-    return lambda value: None if value is None else reader(value)
-
-
-def _list_of(reader: _Reader, make: Callable[[Any], Any] = list) -> _Reader:
-    return lambda value: make(reader(item) for item in _a(list)(value))
-
-
-def _bytes(value: Any) -> bytes:
-    try:
-        return base64.b64decode(_a(str)(value), validate=True)
-    except binascii.Error:
-        raise ValueError from None
-
-
-def _floats(value: Any) -> Times:
-    return np.frombuffer(_bytes(value), "<f8").astype(np.float64)
-
-
-def _integers(value: Any) -> NDArray[np.int32]:
-    return np.frombuffer(_bytes(value), "<i4").astype(np.int32)
-
-
-def _pair(value: Any) -> tuple[str, str]:
-    first, second = _a(list)(value)
-    return _a(str)(first), _a(str)(second)
-
-
-def _numbers(value: Any) -> tuple[int, int]:
-    first, second = _a(list)(value)
-    return _a(int)(first), _a(int)(second)
-
-
-def _headers(value: Any) -> dict[str, str]:
-    return dict(_pair(list(item)) for item in _a(dict)(value).items())
-
-
-_NUMBER = _a(int, float)
-_EXPECTED: dict[str, _Reader] = {
-    "status": _list_of(_a(str), tuple),
-    "json": _list_of(_a(str), tuple),
-    "text": _a(str),
-    "hidden": _list_of(_a(str), tuple),
-}
-_SLOT: dict[str, _Reader] = {"at": _a(int), "words": _a(int)}
-_TURN: dict[str, _Reader] = {
-    "follows": _list_of(_a(int), tuple),
-    "wait": _NUMBER,
-    "quotes": _list_of(_numbers, tuple),
-    "depth": _a(int),
-    "close_after": _NUMBER,
-    "close_chunks": _a(int),
-}
-_FRESH: dict[str, _Reader] = {"words": _list_of(_a(str), tuple), "first": _a(int), "step": _a(int)}
-_ENDPOINT: dict[str, _Reader] = {
-    "wire": _one_of(Wire),
-    "host": _a(str),
-    "port": _a(int),
-    "path": _a(str),
-    "model": _a(str),
-    "tls": _a(bool),
-    "headers": _headers,
-    "hidden": _list_of(_a(str), tuple),
-    "method": _a(str),
-    "expected": _optional(lambda value: Expected(**_read(value, _EXPECTED))),
-}
-_TASK: dict[str, _Reader] = {
-    "loop": _one_of(Loop),
-    "intended": _floats,
-    "kinds": _integers,
-    "users": _a(int),
-    "requests": _optional(_a(int)),
-    "duration": _NUMBER,
-    "think_time": _NUMBER,
-    "up": _optional(_floats),
-    "down": _optional(_floats),
-    "down_bandwidth": _NUMBER,
-    "number": _a(int),
-    "parent": _a(int),
-    "endpoint": lambda value: Endpoint(**_read(value, _ENDPOINT)),
-    "payloads": _list_of(_bytes),
-    "metadata": _list_of(_list_of(_pair, tuple)),
-    "samples": _integers,
-    "limit": _a(int),
-    "timeout": _NUMBER,
-    "streaming": _a(bool),
-    "keep": _a(int),
-    "cpu": _optional(_a(int)),
-    "live": _a(bool),
-    "tokenizer": _a(str),
-    "slots": _list_of(lambda value: Slot(**_read(value, _SLOT))),
-    "fresh": lambda value: FreshWords(**_read(value, _FRESH)),
-    "turns": _list_of(lambda value: Turn(**_read(value, _TURN))),
-    "json_keys": _optional(_list_of(_a(str), tuple)),
-    "outputs": _optional(_list_of(_list_of(_a(int), tuple), tuple)),
-    "most": _optional(_a(int)),
-    "client": _one_of(ClientName),
-}
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**_fields_of(kind, value))
+    if kind is bytes:
+        return base64.b64decode(_value(str, value), validate=True)
+    if origin is np.ndarray:
+        (number,) = get_args(parts[1])  # of its dtype
+        return np.frombuffer(_value(bytes, value), _ON_THE_WAY[np.dtype(number).kind]).astype(number)
+    if origin is Mapping:
+        return {_value(parts[0], name): _value(parts[1], item) for name, item in _value(dict, value).items()}
+    if origin is tuple and parts[-1] is not ...:
+        return tuple(_value(one, item) for one, item in zip(parts, _value(list, value), strict=True))
+    if origin in (list, tuple):
+        return origin(_value(parts[0], item) for item in _value(list, value))
+    if type(value) not in ((int, float) if kind is float else (kind,)):
+        raise TypeError
+    return value

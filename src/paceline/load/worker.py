@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from paceline.core.die_with_parent import die_with_parent
-from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
+from paceline.load.kserve_grpc import GrpcClient
 from paceline.load.live import Tally
 from paceline.load.native_client import NativeRun, missing, stop_descriptor
+from paceline.load.request import followers
 from paceline.load.results import answer_of, log_of, results
 from paceline.load.task import WorkerTask, read_task
 from paceline.load.timerfd import Alarm
 from paceline.load.trace import OK, TIMED_OUT, WRONG, WorkerResults, clock
-from paceline.load.turn import followers
 
 TASK, RESULT, READY = "task.json", "result.npz", "ready"
 _SHORTEST = 0.001  # s; for less some event loops do not wait at all

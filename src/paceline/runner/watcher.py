@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.core.die_with_parent import die_with_parent
 from paceline.core.watch import Readings
-from paceline.machine.watch import summarize_looks, watcher
+from paceline.machine.conditions import summarize_looks, watcher
 from paceline.runner.channel import Channel
 
 NAME = "paceline-watch"

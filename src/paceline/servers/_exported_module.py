@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.errors import MissingDependency, Unsupported
-from paceline.load.tensors import Array, TensorSpec, datatype_of
+from paceline.load.kserve import Array, TensorSpec, datatype_of
 from paceline.models.base import (
     SETTLING_ROWS,
     has_batch_norm,

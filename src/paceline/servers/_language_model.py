@@ -19,8 +19,8 @@ from paceline.core.device import split_target
 from paceline.core.errors import InputError
 from paceline.core.quantity import Duration
 from paceline.devices import kind_of
+from paceline.load.kserve import Array
 from paceline.load.request import LANGUAGE_PATHS, Endpoint, Wire
-from paceline.load.tensors import Array
 from paceline.models.generated import Knobs
 from paceline.servers._program import HOST, MODEL, Program, PythonSettings
 from paceline.servers.base import Need, ServerSettings

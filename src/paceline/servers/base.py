@@ -14,8 +14,8 @@ from paceline.core.errors import CaseError
 from paceline.core.network import WORD, FromNetwork
 from paceline.core.parameters import Parameters
 from paceline.core.quantity import Duration
+from paceline.load.kserve import TensorSpec
 from paceline.load.request import Endpoint, Form, Wire
-from paceline.load.tensors import TensorSpec
 
 # eager: nothing on disk, the model is built from its name where it is served
 Format = Literal["eager", "torchscript", "torch-export", "onnx", "openvino"]

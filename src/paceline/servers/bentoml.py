@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.servers._exporting import ExportedModelServer, WorkerAppSettings, with_onnxruntime
-from paceline.servers._program import HOST
+from paceline.servers._program import HOST, ExportedModelServer, WorkerAppSettings, with_onnxruntime
 
 
 class BentoMl(ExportedModelServer):

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import CaseError, InputError, Unsupported
 from paceline.core.files import cache_directory
 from paceline.core.subject import FloatPrecision
-from paceline.load.tensors import Array, TensorSpec
+from paceline.load.kserve import Array, TensorSpec
 from paceline.models.base import ModelSpec
 from paceline.models.sources import find_model, is_own
 from paceline.servers.base import Artifact, Format, Need

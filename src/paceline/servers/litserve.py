@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.servers._exporting import ExportedModelServer, with_onnxruntime
+from paceline.servers._program import ExportedModelServer, with_onnxruntime
 
 
 class LitServe(ExportedModelServer):

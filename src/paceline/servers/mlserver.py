@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.servers._exporting import AppSettings, ExportedModelServer, with_onnxruntime
-from paceline.servers._program import HOST, MODEL
+from paceline.servers._program import HOST, MODEL, AppSettings, ExportedModelServer, with_onnxruntime
 
 
 class MlServer(ExportedModelServer):

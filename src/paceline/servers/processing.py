@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import InputError, MissingDependency
-from paceline.load.kserve import ProtocolError
+from paceline.load.kserve import BYTES, Array, ProtocolError, TensorSpec
 from paceline.load.request import Form
-from paceline.load.tensors import BYTES, Array, TensorSpec
 from paceline.servers.base import Artifact
 
 VALUES, INDICES = "top_values", "top_indices"

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.servers._exporting import ExportedModelServer, with_onnxruntime
-from paceline.servers._program import MODEL
+from paceline.servers._program import MODEL, ExportedModelServer, with_onnxruntime
 
 
 class PyTriton(ExportedModelServer):

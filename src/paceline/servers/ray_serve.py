@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from paceline.servers._exporting import ExportedModelServer, with_onnxruntime
+from paceline.servers._program import ExportedModelServer, with_onnxruntime
 
 
 class RayServe(ExportedModelServer):

@@ -9,8 +9,7 @@ from typing import Any
 
 from paceline.core.network import free_port
 from paceline.servers._environment import Requirements
-from paceline.servers._exporting import AppSettings, ExportedModelServer
-from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, http_get
+from paceline.servers._program import HOST, HTTP_ERRORS, MODEL, AppSettings, ExportedModelServer, http_get
 
 # Without a line for every request and its metrics.
 _LOGGING = """<?xml version="1.0" encoding="UTF-8"?>

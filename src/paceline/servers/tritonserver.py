@@ -7,9 +7,8 @@ import shutil
 from collections.abc import Sequence
 
 from paceline.core.network import free_port
-from paceline.load.tensors import TensorSpec
-from paceline.servers._exporting import BatchingSettings, ExportedModelServer
-from paceline.servers._program import HOST, MODEL
+from paceline.load.kserve import TensorSpec
+from paceline.servers._program import HOST, MODEL, BatchingSettings, ExportedModelServer
 
 LARGEST_REQUEST = 4096  # samples, where requests are not put together
 

@@ -15,9 +15,9 @@ from pydantic import field_validator
 
 from paceline.core.errors import InputError
 from paceline.core.network import OTHER_HOSTS, WORD, FromNetwork, shorten
+from paceline.load.kserve import DATATYPES, TensorSpec
 from paceline.load.kserve_grpc import METHOD as GRPC_METHOD
 from paceline.load.request import LANGUAGE_PATHS, WIRE_HEADERS, Endpoint, Wire
-from paceline.load.tensors import DATATYPES, TensorSpec
 from paceline.servers._any_http import AnyHttpSettings, resolved
 from paceline.servers._program import HTTP_ERRORS, http_get
 from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSettings

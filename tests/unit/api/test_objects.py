@@ -17,7 +17,7 @@ import paceline
 from paceline.api.run import named
 from paceline.core.shipping import ship, unship
 from paceline.models.sources import check_model, find_model
-from paceline.models.sources.pickled import FOLDER
+from paceline.models.sources.factory import FOLDER
 from support.refused import refused
 
 pytest.importorskip("cloudpickle", reason="install it with: pip install '.[python]'")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks._model.batch_size import choose_batch_size, largest, runs_within_memory
 from paceline.benchmarks._model.benchmark import ModelParameters
+from paceline.benchmarks._model.session import choose_batch_size, largest, runs_within_memory
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context
 from paceline.core.case import Case

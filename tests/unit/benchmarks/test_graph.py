@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.benchmarks._model.graph import LONGEST, as_graph
-from paceline.benchmarks._model.session import ModelSession, open_session
+from paceline.benchmarks._model.session import LONGEST, ModelSession, as_graph, open_session
 from paceline.benchmarks.inference.inference import InferenceParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.errors import Unsupported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME
+from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME
 from paceline.benchmarks.memory.stream import KERNELS
 from paceline.core.record import Measurement
 from paceline.core.subject import SUPERBENCH

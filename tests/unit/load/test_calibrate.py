@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load import calibrate, native_client, null_server
-from paceline.load.calibrate import GeneratorCeiling, Probe, RequestKind
+from paceline.load import native_client, null_server, quality
 from paceline.load.parameters import LoadParameters
+from paceline.load.quality import GeneratorCeiling, Probe, RequestKind
 from paceline.load.request import Endpoint, Prepared
 from paceline.load.trace import SHED, Trace
 from support.traces import trace
@@ -51,10 +51,10 @@ def test_a_disturbed_calibration_is_made_again(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
     left = list(seen)
-    monkeypatch.setattr(calibrate, "measure", lambda *_: left.pop(0))
-    assert calibrate.calibrate((0, 0)) == taken
+    monkeypatch.setattr(quality, "measure", lambda *_: left.pop(0))
+    assert quality.calibrate((0, 0)) == taken
     assert left == []
-    assert (calibrate._remembered(calibrate._key([0, 0])) == taken) is is_kept
+    assert (quality._remembered(quality._key([0, 0])) == taken) is is_kept
 
 
 def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
@@ -64,7 +64,7 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
     monkeypatch.setattr(null_server, "started", _nobody)
     now = 1000.0
     ticks = itertools.count()
-    monkeypatch.setattr(calibrate.time, "monotonic", lambda: now + 1e-6 * next(ticks))
+    monkeypatch.setattr(quality.time, "monotonic", lambda: now + 1e-6 * next(ticks))
     measured: list[GeneratorCeiling] = []
 
     def measure(*_: object) -> GeneratorCeiling:
@@ -73,10 +73,10 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
 
     def measures(needed: float) -> bool:
         before = len(measured)
-        assert calibrate.calibrate((0, 0), needed=needed) == LATE
+        assert quality.calibrate((0, 0), needed=needed) == LATE
         return len(measured) > before
 
-    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(quality, "measure", measure)
     assert measures(10.0)
     assert not measures(LATE.rate / 4)
     assert measures(LATE.rate / 3)
@@ -85,9 +85,9 @@ def test_what_a_disturbed_worker_did_is_enough_for_a_load_far_below(
     assert not measures(10.0)
     now += 2.0
     assert measures(10.0)
-    monkeypatch.setattr(calibrate, "measure", lambda *_: QUIET)
-    assert calibrate.calibrate((0, 0)) == QUIET  # from now on this is known
-    assert calibrate.calibrate((0, 0), needed=10.0) == QUIET
+    monkeypatch.setattr(quality, "measure", lambda *_: QUIET)
+    assert quality.calibrate((0, 0)) == QUIET  # from now on this is known
+    assert quality.calibrate((0, 0), needed=10.0) == QUIET
 
 
 def test_a_bad_moment_does_not_lower_what_was_sent_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ def test_a_bad_moment_does_not_lower_what_was_sent_before(tmp_path: Path, monkey
     monkeypatch.setattr(null_server, "started", _nobody)
     better = replace(LATE, rate=1500.0)
     for seen, taken in ((LATE, LATE), (better, better), (LATE, better), (NOTHING, NOTHING), (LATE, better)):
-        monkeypatch.setattr(calibrate, "measure", lambda *_, one=seen: one)
-        assert calibrate.calibrate((0, 0)) == taken
+        monkeypatch.setattr(quality, "measure", lambda *_, one=seen: one)
+        assert quality.calibrate((0, 0)) == taken
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 5000, 602_217, 4_816_896, 77_070_336])
@@ -116,11 +116,11 @@ def test_ceilings_of_several_kinds_are_remembered_beside_each_other(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
-    monkeypatch.setattr(calibrate, "measure", lambda _endpoint, _cpu, kind: replace(QUIET, rate=1.0 + kind.size))
+    monkeypatch.setattr(quality, "measure", lambda _endpoint, _cpu, kind: replace(QUIET, rate=1.0 + kind.size))
     large = RequestKind(2**20)
-    assert [calibrate.calibrate((0, 0), kind).rate for kind in (RequestKind(), large)] == [1.0, 1.0 + 2**20]
-    monkeypatch.setattr(calibrate, "measure", lambda *_: pytest.fail("it was known"))
-    assert [calibrate.calibrate((0, 0), kind).rate for kind in (RequestKind(), large)] == [1.0, 1.0 + 2**20]
+    assert [quality.calibrate((0, 0), kind).rate for kind in (RequestKind(), large)] == [1.0, 1.0 + 2**20]
+    monkeypatch.setattr(quality, "measure", lambda *_: pytest.fail("it was known"))
+    assert [quality.calibrate((0, 0), kind).rate for kind in (RequestKind(), large)] == [1.0, 1.0 + 2**20]
 
 
 def test_a_large_request_may_be_late_by_the_time_of_those_before_it() -> None:
@@ -134,16 +134,16 @@ def test_a_ceiling_of_a_null_server_that_had_to_wait_is_not_remembered(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
-    monkeypatch.setattr(calibrate, "measure", lambda *_: QUIET)
+    monkeypatch.setattr(quality, "measure", lambda *_: QUIET)
     waited = iter((0.0, 1e9))
-    monkeypatch.setattr(calibrate, "waiting_for_cpu", lambda _process: next(waited))
-    assert calibrate.calibrate((0, 1)) == QUIET
-    assert calibrate._remembered(calibrate._key([0, 1])) is None
+    monkeypatch.setattr(quality, "waiting_for_cpu", lambda _process: next(waited))
+    assert quality.calibrate((0, 1)) == QUIET
+    assert quality._remembered(quality._key([0, 1])) is None
 
 
 def test_how_long_a_process_waits_is_read() -> None:
-    assert calibrate.waiting_for_cpu(os.getpid()) >= 0
-    assert calibrate.waiting_for_cpu(2**30) == 0
+    assert quality.waiting_for_cpu(os.getpid()) >= 0
+    assert quality.waiting_for_cpu(2**30) == 0
 
 
 @pytest.mark.parametrize(("size", "users", "number"), [(0, 16, None), (600_000, 16, 3579), (2**28, 1, 20)])
@@ -159,9 +159,9 @@ def test_a_ceiling_far_below_what_it_should_be_is_not_remembered(
     found = GeneratorCeiling(500.0, 10_000.0, probes)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(null_server, "started", _nobody)
-    monkeypatch.setattr(calibrate, "measure", lambda *_: found)
-    assert calibrate.calibrate((0, 0)) == found
-    assert (calibrate._remembered(calibrate._key([0, 0])) == found) is is_remembered
+    monkeypatch.setattr(quality, "measure", lambda *_: found)
+    assert quality.calibrate((0, 0)) == found
+    assert (quality._remembered(quality._key([0, 0])) == found) is is_remembered
 
 
 def test_the_kind_of_requests_is_that_of_their_mean_size() -> None:
@@ -209,7 +209,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     made = Clock()
-    monkeypatch.setattr(calibrate, "time", made)
+    monkeypatch.setattr(quality, "time", made)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     return made
 
@@ -241,13 +241,13 @@ def test_a_null_server_may_wait_for_its_core_for_less_than_a_tenth_of_the_time(
         clock.now += seconds
         return QUIET
 
-    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(quality, "measure", measure)
     before = 100.0 if seconds == 1.0 else 0.0
     looks = iter((before, before + waited))
-    monkeypatch.setattr(calibrate, "waiting_for_cpu", lambda _process: next(looks))
-    assert calibrate.calibrate(cores) == QUIET
-    assert (calibrate._remembered(calibrate._key(cores)) == QUIET) is is_remembered
-    assert calibrate._remembered(calibrate._key(cores), 10.0) == QUIET  # enough for so little
+    monkeypatch.setattr(quality, "waiting_for_cpu", lambda _process: next(looks))
+    assert quality.calibrate(cores) == QUIET
+    assert (quality._remembered(quality._key(cores)) == QUIET) is is_remembered
+    assert quality._remembered(quality._key(cores), 10.0) == QUIET  # enough for so little
 
 
 def test_how_long_the_null_server_waits_is_a_part_of_the_time_of_the_measurement(
@@ -259,11 +259,11 @@ def test_how_long_the_null_server_waits_is_a_part_of_the_time_of_the_measurement
         clock.now += 1.0
         return QUIET
 
-    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(quality, "measure", measure)
     looks = iter((5.0, 5.5))
-    monkeypatch.setattr(calibrate, "waiting_for_cpu", lambda _process: next(looks))
-    calibrate.calibrate((0, 1))
-    assert calibrate._remembered(calibrate._key((0, 1))) is None
+    monkeypatch.setattr(quality, "waiting_for_cpu", lambda _process: next(looks))
+    quality.calibrate((0, 1))
+    assert quality._remembered(quality._key((0, 1))) is None
 
 
 @pytest.mark.parametrize("cpus", [None, (5, 6, 7)])
@@ -285,8 +285,8 @@ def test_the_worker_has_the_first_core_and_the_null_server_the_last(
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {7, 6, 5}, 1: {1, 2, 3}}[pid])
     monkeypatch.setattr(null_server, "started", started)
-    monkeypatch.setattr(calibrate, "measure", measure)
-    assert calibrate.calibrate(cpus) == LATE
+    monkeypatch.setattr(quality, "measure", measure)
+    assert quality.calibrate(cpus) == LATE
     assert where == [7, 5, 5, 5]
 
 
@@ -301,9 +301,9 @@ def test_a_disturbed_ceiling_is_worth_something_if_there_was_any_rate(
         clock.now += 1.0
         return looked
 
-    monkeypatch.setattr(calibrate, "measure", measure)
-    calibrate.calibrate((0, 0))
-    assert (calibrate._remembered(calibrate._key((0, 0)), 0.0) == looked) is is_stored
+    monkeypatch.setattr(quality, "measure", measure)
+    quality.calibrate((0, 0))
+    assert (quality._remembered(quality._key((0, 0)), 0.0) == looked) is is_stored
 
 
 @pytest.mark.parametrize(
@@ -320,28 +320,28 @@ def test_a_disturbed_ceiling_is_worth_something_if_there_was_any_rate(
 def test_a_disturbed_ceiling_holds_for_a_while_and_for_a_quarter_of_its_rate(
     clock: Clock, age: float, needed: float, is_enough: bool
 ) -> None:
-    calibrate._remember("key at least", LATE, at=clock.now)
+    quality._remember("key at least", LATE, at=clock.now)
     clock.now += age
-    assert (calibrate._remembered("key", needed) == LATE) is is_enough
-    assert calibrate._remembered("another key", 0.0) is None
+    assert (quality._remembered("key", needed) == LATE) is is_enough
+    assert quality._remembered("another key", 0.0) is None
 
 
 def test_ceilings_of_another_boot_are_forgotten(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "boot", lambda: "first")
-    calibrate._remember("first a", QUIET)
-    calibrate._remember("first b", LATE)
-    assert (calibrate._remembered("first a"), calibrate._remembered("first b")) == (QUIET, LATE)
-    monkeypatch.setattr(calibrate, "boot", lambda: "second")
-    calibrate._remember("second a", QUIET)
-    assert list(json.loads(calibrate._file().read_text())) == ["second a"]
+    monkeypatch.setattr(quality, "boot", lambda: "first")
+    quality._remember("first a", QUIET)
+    quality._remember("first b", LATE)
+    assert (quality._remembered("first a"), quality._remembered("first b")) == (QUIET, LATE)
+    monkeypatch.setattr(quality, "boot", lambda: "second")
+    quality._remember("second a", QUIET)
+    assert list(json.loads(quality._file().read_text())) == ["second a"]
 
 
 def test_how_long_a_process_waited_is_in_nanoseconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "schedstat").write_text("9000000000 4000000000 17\n")
-    monkeypatch.setattr(calibrate, "Path", lambda text: {"/proc/7/schedstat": tmp_path / "schedstat"}[text])
-    assert calibrate.waiting_for_cpu(7) == 4.0
+    monkeypatch.setattr(quality, "Path", lambda text: {"/proc/7/schedstat": tmp_path / "schedstat"}[text])
+    assert quality.waiting_for_cpu(7) == 4.0
     (tmp_path / "schedstat").write_text("0\n")
-    assert calibrate.waiting_for_cpu(7) == 0.0
+    assert quality.waiting_for_cpu(7) == 0.0
 
 
 # Measuring.
@@ -381,63 +381,63 @@ def closed_loop(number: int, seconds: float, cpu_seconds: float) -> Trace:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
     made = Loads(closed_loop(10_000, 2.0, 0.5))
-    monkeypatch.setattr(calibrate, "drive", made.drive)
+    monkeypatch.setattr(quality, "drive", made.drive)
     return made
 
 
 def test_a_worker_is_probed_below_and_at_parts_of_what_a_closed_loop_reaches(loads: Loads) -> None:
-    measured = calibrate.measure(SERVER, 3)
+    measured = quality.measure(SERVER, 3)
     assert [probe.rate for probe in measured.probes] == [500.0, 0.4 * 5000.0, 0.7 * 5000.0]
     assert (measured.rate, measured.requests_per_cpu_second) == (0.7 * 5000.0, 20_000.0)
     assert [(load.users, load.duration, load.requests) for load in loads.loads[:1]] == [(16, 0.4, None)]
     assert loads.more == [{"workers": 1, "cpus": [3], "client": "python"}] * 4
     assert loads.bodies == {len(RequestKind().request.body)}
-    calibrate.measure(SERVER)
+    quality.measure(SERVER)
     assert loads.more[-1] == {"workers": 1, "cpus": None, "client": "python"}
 
 
 def test_large_requests_are_probed_by_their_number(loads: Loads) -> None:
-    calibrate.measure(SERVER, 3, RequestKind(2**25))
+    quality.measure(SERVER, 3, RequestKind(2**25))
     assert [(load.users, load.duration, load.requests) for load in loads.loads[:1]] == [(8, None, 64)]
     assert loads.bodies == {2**25}
 
 
 def test_calls_of_grpc_are_probed_by_what_the_worker_itself_needs(loads: Loads) -> None:
-    measured = calibrate.measure(SERVER, 3, RequestKind(grpc=True))
+    measured = quality.measure(SERVER, 3, RequestKind(grpc=True))
     assert [probe.rate for probe in measured.probes] == [500.0, 2000.0, 0.4 * 20_000.0, 0.7 * 20_000.0]
 
 
 @pytest.mark.parametrize(("number", "slow"), [(2500, []), (2600, [500.0])])
 def test_only_rates_below_the_parts_are_probed_as_well(loads: Loads, number: int, slow: list[float]) -> None:
     loads.closed = closed_loop(number, 2.0, 0.5)
-    assert [probe.rate for probe in calibrate.measure(SERVER).probes[:-2]] == slow
+    assert [probe.rate for probe in quality.measure(SERVER).probes[:-2]] == slow
 
 
 def test_the_ceiling_is_the_highest_rate_that_was_kept(loads: Loads) -> None:
     loads.late = {0.7 * 5000.0: 1.0}
-    assert calibrate.measure(SERVER).rate == 0.4 * 5000.0
+    assert quality.measure(SERVER).rate == 0.4 * 5000.0
     loads.late = {500.0: 1.0, 2000.0: 1.0, 0.7 * 5000.0: 1.0}
-    assert calibrate.measure(SERVER).rate == 0.0
+    assert quality.measure(SERVER).rate == 0.0
 
 
 def test_a_worker_that_is_busy_with_one_request_may_be_late_with_the_next(loads: Loads) -> None:
     loads.closed = closed_loop(10, 1.0, 1.0)  # 0.1 s each
     loads.late = {4.0: 0.49, 7.0: 0.51}
-    assert [probe.is_kept for probe in calibrate.measure(SERVER).probes] == [True, False]
+    assert [probe.is_kept for probe in quality.measure(SERVER).probes] == [True, False]
     loads.closed = closed_loop(10_000, 2.0, 0.5)
     loads.late = {500.0: 0.049, 2000.0: 0.051}
-    assert [probe.is_kept for probe in calibrate.measure(SERVER).probes] == [True, False, True]
+    assert [probe.is_kept for probe in quality.measure(SERVER).probes] == [True, False, True]
 
 
 @pytest.mark.parametrize(("cpu_seconds", "expected"), [(0.5, 20.0), (0.0, 1e10)])
 def test_requests_are_counted_by_seconds_of_the_core(loads: Loads, cpu_seconds: float, expected: float) -> None:
     loads.closed = closed_loop(10, 1.0, cpu_seconds)
-    assert calibrate.measure(SERVER).requests_per_cpu_second == pytest.approx(expected)
+    assert quality.measure(SERVER).requests_per_cpu_second == pytest.approx(expected)
 
 
 def test_without_a_good_answer_there_is_no_ceiling(loads: Loads) -> None:
     loads.closed = replace(loads.closed, status=np.full(len(loads.closed), SHED, np.int32))
-    assert calibrate.measure(SERVER) == GeneratorCeiling(0.0, 0.0, ())
+    assert quality.measure(SERVER) == GeneratorCeiling(0.0, 0.0, ())
     assert len(loads.loads) == 1
 
 
@@ -453,7 +453,7 @@ def test_without_a_good_answer_there_is_no_ceiling(loads: Loads) -> None:
     ],
 )
 def test_a_probe_takes_as_long_as_it_needs(loads: Loads, kind: RequestKind, rate: float, seconds: float) -> None:
-    calibrate._probe(SERVER, rate, [2], kind, 1.0)
+    quality._probe(SERVER, rate, [2], kind, 1.0)
     assert loads.loads[0].duration == pytest.approx(seconds)
     assert loads.more == [{"workers": 1, "cpus": [2], "client": "python"}]
 
@@ -476,8 +476,8 @@ def test_a_rate_is_kept_if_enough_went_in_time_and_the_rest_not_much_later(
     one = trace([0.5] * number, gap=0.25, late=0.03125)
     status = np.array(one.status)
     status[:late] = 0  # never sent
-    monkeypatch.setattr(calibrate, "drive", lambda *_, **__: replace(one, status=status))
-    probe = calibrate._probe(SERVER, 500.0, None, RequestKind(), bound)
+    monkeypatch.setattr(quality, "drive", lambda *_, **__: replace(one, status=status))
+    probe = quality._probe(SERVER, 500.0, None, RequestKind(), bound)
     assert probe.is_kept is is_kept
     assert [probe.rate, probe.delivered] == pytest.approx([500.0, 1.0 - late / number])
 
@@ -485,8 +485,8 @@ def test_a_rate_is_kept_if_enough_went_in_time_and_the_rest_not_much_later(
 def test_a_probe_tells_the_median_and_the_ninety_ninth_percentile(monkeypatch: pytest.MonkeyPatch) -> None:
     one = trace([0.5] * 102, gap=0.25)
     late = np.append(np.arange(101) / 1000, np.nan)
-    monkeypatch.setattr(calibrate, "drive", lambda *_, **__: replace(one, sent=one.intended + late))
-    probe = calibrate._probe(SERVER, 500.0, None, RequestKind(), 1.0)
+    monkeypatch.setattr(quality, "drive", lambda *_, **__: replace(one, sent=one.intended + late))
+    probe = quality._probe(SERVER, 500.0, None, RequestKind(), 1.0)
     assert [probe.lateness_p50, probe.lateness_p99] == pytest.approx([0.05, 0.099])
 
 
@@ -509,10 +509,10 @@ def test_the_client_that_sends_is_measured_and_remembered_apart(
 
     monkeypatch.setattr(native_client, "missing", lambda: why)
     monkeypatch.setattr(null_server, "started", started)
-    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(quality, "measure", measure)
     expected = 9000.0 if client == "c" else 4000.0
-    assert calibrate.calibrate((0, 1), RequestKind(client="c")).rate == expected
-    assert calibrate.calibrate((0, 1), RequestKind()).rate == 4000.0
-    assert calibrate.calibrate((0, 1), RequestKind(client="c")).rate == expected
+    assert quality.calibrate((0, 1), RequestKind(client="c")).rate == expected
+    assert quality.calibrate((0, 1), RequestKind()).rate == 4000.0
+    assert quality.calibrate((0, 1), RequestKind(client="c")).rate == expected
     assert servers == ([True, False] if client == "c" else [False])
     assert "C" in str(RequestKind(client="c"))

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from paceline.load import client_agent, processes
-from paceline.load.calibrate import GeneratorCeiling, RequestKind
 from paceline.load.client_agent import ClientAgent
 from paceline.load.generator import socket_limit
+from paceline.load.quality import GeneratorCeiling, RequestKind
 from paceline.load.request import Endpoint
 from paceline.load.task import WorkerTask, payload_message, read_task, task_message
 from paceline.load.trace import BROKEN, WorkerResults

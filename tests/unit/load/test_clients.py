@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from paceline.load import clients, processes
-from paceline.load.calibrate import GeneratorCeiling, Probe, RequestKind
 from paceline.load.clients import (
     ClientHost,
     ClientHosts,
@@ -21,6 +20,7 @@ from paceline.load.clients import (
     is_of_this_machine_alone,
     read_names,
 )
+from paceline.load.quality import GeneratorCeiling, Probe, RequestKind
 from paceline.load.request import Endpoint
 from paceline.load.task import WorkerTask, read_payloads, read_task
 from paceline.load.trace import BROKEN, OK, UNSENT, Trace, WorkerResults

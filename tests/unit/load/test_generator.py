@@ -149,12 +149,6 @@ def test_a_network_of_the_client_holds_requests_back_and_slows_answers_down(band
     assert plan.down_bandwidth == (bandwidth or math.inf)
 
 
-def test_a_network_of_the_kernel_is_none_of_the_clients_business() -> None:
-    load = LoadParameters(arrival="poisson", rate=100, duration=1, network="4g", network_by="tc")
-    plan = LoadPlan.of(load, KINDS, 3)
-    assert (plan.up, plan.down, plan.down_bandwidth) == (None, None, math.inf)
-
-
 @pytest.mark.parametrize(("before", "after"), [(0.5, 0.0), (0.0, 0.25), (0.5, 0.25)])
 def test_work_of_users_machines_counts_in_both_directions(before: float, after: float) -> None:
     plan = LoadPlan.of(POISSON, [Prepared(b"a", before=before, after=after)], 3)

@@ -7,11 +7,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from paceline.load.grpc_client import status_of
 from paceline.load.http11 import LARGEST_HEAD, AnswerReader, HttpError, Unreadable, parse_request
+from paceline.load.kserve_grpc import status_of
 from paceline.load.request import Endpoint, Prepared, grpc_metadata, http_bytes
-from paceline.load.server_timing import read_stages
-from paceline.load.trace import BROKEN, REFUSED, SHED, TIMED_OUT, UNREADABLE
+from paceline.load.trace import BROKEN, REFUSED, SHED, TIMED_OUT, UNREADABLE, read_stages
 from support.refused import refused
 
 

@@ -11,6 +11,7 @@ import pytest
 from paceline.load import kserve
 from paceline.load.kserve import (
     ProtocolError,
+    byte_strings,
     decode_error,
     decode_request,
     decode_response,
@@ -19,8 +20,7 @@ from paceline.load.kserve import (
     encode_response,
     encode_shared_request,
 )
-from paceline.load.server_timing import Stages
-from paceline.load.tensors import byte_strings
+from paceline.load.trace import Stages
 from support.kserve_requests import with_fields
 
 X = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2.5, 3, 4]}

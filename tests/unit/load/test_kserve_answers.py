@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from paceline.load import kserve, kserve_grpc
-from paceline.load.kserve_answers import problem
-from paceline.load.tensors import Array
+from paceline.load.kserve import Array
+from paceline.load.results import problem
 
 
 def body(*shapes: list[int], **more: Any) -> bytes:

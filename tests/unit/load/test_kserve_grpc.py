@@ -5,18 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.load.kserve import ProtocolError, Request
+from paceline.load.kserve import ProtocolError, Request, byte_strings
 from paceline.load.kserve_grpc import (
-    decode_name,
     decode_request,
     decode_response,
-    encode_flag,
-    encode_model_metadata,
     encode_request,
     encode_response,
-    encode_server_metadata,
 )
-from paceline.load.tensors import TensorSpec, byte_strings
 
 X = b"\x0a\x01x\x12\x05UINT8\x1a\x02\x01\x02"  # a name, a datatype and a shape of [1, 2]
 MINUS_ONE = b"\xff" * 9 + b"\x01"
@@ -125,24 +120,15 @@ def test_an_output_is_called_one() -> None:
         decode_response(field(5, X))
 
 
-def test_metadata_by_its_bytes() -> None:
-    described = encode_model_metadata("m", "p", [TensorSpec("x", "FP32", (3,))], [TensorSpec("y", "INT64", ())])
-    assert described == (
-        b"\x0a\x01m\x12\x011\x1a\x01p"
-        + field(4, b"\x0a\x01x\x12\x04FP32" + field(3, MINUS_ONE + b"\x03"))
-        + field(5, b"\x0a\x01y\x12\x05INT64" + field(3, MINUS_ONE))
-    )
-    assert encode_server_metadata("n", "v") == b"\x0a\x01n\x12\x01v"
-    assert (encode_flag(True), encode_flag(False)) == (b"\x08\x01", b"")
-
-
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_384])
 def test_a_name_of_any_length_survives(length: int) -> None:
-    assert decode_name(encode_request("n" * length, {})) == "n" * length
+    x = np.array([7], np.uint8)
+    assert decode_request(encode_request("n" * length, {"x": x}))[0] == "n" * length
 
 
 def test_the_last_of_several_names_holds() -> None:
-    assert decode_name(b"\x0a\x01a\x12\x01c\x08\x05\x0a\x01b\x0a\x01z") == "z"
-    assert decode_name(b"\x12\x01c\x08\x05") == ""
+    tensor = field(5, X) + b"\x3a\x02\x07\x08"
+    assert decode_request(b"\x0a\x01a\x12\x01c\x08\x05\x0a\x01b\x0a\x01z" + tensor)[0] == "z"
+    assert decode_request(b"\x12\x01c\x08\x05" + tensor)[0] == ""
     assert encode_request("n" * 128, {})[:3] == b"\x0a\x80\x01"
     assert encode_request("n" * 127, {})[:2] == b"\x0a\x7f"

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paceline.load.network import PRESETS, Link, link_of, shaped
 
 from paceline.core.errors import InputError
 from paceline.load.distribution import Distribution
-from paceline.load.network import PRESETS, Link, link_of, shaped
 from paceline.load.parameters import KINDS, LoadParameters, RequestParameters
 from support.refused import refused
 
@@ -117,7 +117,7 @@ def test_what_holds_where_nothing_is_written(
         {"arrival": "poisson", "rate": 0.01, "duration": "1s"},
         {"arrival": "spike", "rate": 5, "spike_rate": 6, "spike_at": "9.9s", "spike_length": 1},
         {"arrival": "trace", "file": "x.csv", "duration": "1s", "requests": 5},
-        {"arrival": "poisson", "rate": 5, "network": "wifi", "network_by": "tc"},
+        {"arrival": "poisson", "rate": 5, "network": "wifi"},
         {"arrival": "closed", "users": 1, "think_time": 0},
     ],
 )
@@ -157,7 +157,6 @@ def test_scenarios_of_mlperf_mean_what_they_mean_there() -> None:
         ),
         ({"arrival": "constant", "rate": 0.04, "duration": "10s"}, "not a single request"),
         ({"arrival": "poisson", "rate": 5, "network": "5g"}, "network"),
-        ({"arrival": "poisson", "rate": 5, "network_by": "tc"}, "name it as network"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(values: dict[str, Any], words: str) -> None:
@@ -167,7 +166,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(values: dict[str, 
 
 def test_every_knob_is_documented_and_belongs_to_some_arrival() -> None:
     used = {name for kind in KINDS.values() for name in (*kind.needs, *kind.allows)}
-    assert set(LoadParameters.model_fields) == used | {"arrival", "network", "network_by", "client"}
+    assert set(LoadParameters.model_fields) == used | {"arrival", "network", "client"}
     assert all(field.description for field in LoadParameters.model_fields.values())
 
 

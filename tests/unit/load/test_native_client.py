@@ -22,11 +22,10 @@ from paceline.core.errors import InputError, MissingDependency
 from paceline.load import native_client, processes
 from paceline.load.arrivals import Schedule
 from paceline.load.expected import Expected
-from paceline.load.fresh import Slot
 from paceline.load.generator import drive
 from paceline.load.native_client import chosen
 from paceline.load.parameters import LoadParameters
-from paceline.load.request import ClientName, Endpoint, Prepared, http_bytes
+from paceline.load.request import ClientName, Endpoint, Prepared, Slot, Turn, http_bytes
 from paceline.load.results import log_of, results
 from paceline.load.task import WorkerTask
 from paceline.load.trace import (
@@ -41,7 +40,6 @@ from paceline.load.trace import (
     Trace,
     clock,
 )
-from paceline.load.turn import Turn
 from paceline.measure import native
 
 pytestmark = pytest.mark.skipif(bool(native_client.missing()), reason="there is no C compiler")

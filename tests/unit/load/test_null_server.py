@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from paceline.load import null_server
-from paceline.load.grpc_client import GrpcClient
-from paceline.load.kserve_grpc import METHOD
+from paceline.load.kserve_grpc import METHOD, GrpcClient
 from paceline.load.null_server import BODY, NullProtocol, main, started
 from paceline.load.request import Endpoint
 from paceline.load.trace import OK, REFUSED, Log

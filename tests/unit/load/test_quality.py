@@ -7,8 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.load.calibrate import GeneratorCeiling, Probe
-from paceline.load.quality import LoadNotDelivered, busy, cause, delivered, own_lateness, require_delivered, warnings
+from paceline.load.quality import (
+    GeneratorCeiling,
+    LoadNotDelivered,
+    Probe,
+    busy,
+    cause,
+    delivered,
+    own_lateness,
+    require_delivered,
+    warnings,
+)
 from paceline.load.trace import BROKEN, OUT_OF_SOCKETS, REFUSED, UNSENT, Trace
 
 PUNCTUAL = Probe(50.0, 1.0, 1e-4, 1e-3)

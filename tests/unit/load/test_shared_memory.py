@@ -18,9 +18,9 @@ import pytest
 
 from paceline.core.errors import CaseError, Unsupported
 from paceline.load import kserve, shared_memory
+from paceline.load.kserve import Tensors
 from paceline.load.request import Endpoint
 from paceline.load.shared_memory import shared_requests
-from paceline.load.tensors import Tensors
 from support.refused import refused
 
 PAGE = 4096

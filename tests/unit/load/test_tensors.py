@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.load.tensors import BYTE_STRINGS, TensorSpec, byte_strings, pack, unpack
+from paceline.load.kserve import BYTE_STRINGS, TensorSpec, byte_strings, pack, unpack
 
 
 def test_byte_strings_are_written_with_their_lengths_in_front() -> None:

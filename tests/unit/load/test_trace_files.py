@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.load.arrivals import Schedule, prefix_share, read_arrivals
+from paceline.load.arrivals import FORMS, Schedule, drawn_trace, prefix_share, read_arrivals, statistics
 from paceline.load.distribution import Distribution
-from paceline.load.trace_files import FORMS, drawn_trace, statistics
 
 
 def made(share: float = 0.5, requests: int = 400, prompt: str = "lognormal(2000, 0.7)") -> Schedule:

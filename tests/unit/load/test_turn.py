@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from paceline.load.request import Endpoint, Prepared, http_bytes
-from paceline.load.turn import ALONE, Turn, followers, longest_wait, quoting, sizes
+from paceline.load.request import ALONE, Endpoint, Prepared, Turn, followers, http_bytes, longest_wait, quoting, sizes
 
 # Two conversations: one request alone, and an agent with two parallel calls that are joined.
 TURNS = [ALONE, Turn(), Turn((1,), 0.5), Turn((1,), 2.0), Turn((2, 3), 1.0)]

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from paceline.load import worker
-from paceline.load.grpc_client import GrpcClient
 from paceline.load.http_client import HttpClient
+from paceline.load.kserve_grpc import GrpcClient
 from paceline.load.request import Wire
 from paceline.load.task import WorkerTask
 from paceline.load.trace import (

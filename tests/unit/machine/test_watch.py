@@ -11,8 +11,8 @@ import pytest
 
 from paceline.core.watch import Watched, WatchSeries
 from paceline.devices import kind_of
-from paceline.machine import watch
-from paceline.machine.watch import MOST_POINTS, summarize_looks, watcher
+from paceline.machine import conditions
+from paceline.machine.conditions import MOST_POINTS, summarize_looks, watcher
 
 STAT = "cpu  {busy} 0 0 900 0 0 0 {steal} 0 0\ncpu0 1 0 0 1 0 0 0 0 0 0\ncpu1 1 0 0 1 0 0 0 0 0 0\nintr 5\n"
 NET = """\
@@ -47,7 +47,7 @@ def named(watched: Watched) -> dict[tuple[str, str], WatchSeries]:
 
 def test_a_look_at_cores_networks_and_ports(machine: Path) -> None:
     seen = watcher(["cpu"], {1}, machine)()
-    ticks = watch._TICKS
+    ticks = conditions._TICKS
     assert seen["cpu", "busy"] == 200 / ticks / 2, "seconds of all cores, divided by their number"
     assert seen["cpu", "steal"] == 10 / ticks / 2
     assert seen["cpu", "frequency"] == 2400
@@ -68,7 +68,7 @@ def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
 def test_shares_rates_and_growth(machine: Path) -> None:
     read = watcher(["cpu"], {1}, machine)
     before = read()
-    ticks = watch._TICKS
+    ticks = conditions._TICKS
     write(machine, "proc/stat", STAT.format(busy=200 + ticks, steal=10 + ticks // 2))
     write(machine, "proc/net/dev", NET.replace("500 5 1", "4500 5 8"))
     seen = named(summarize_looks([(0.0, before), (2.0, read())]))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks._micro.metrics import TIME
-from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Context
 from paceline.core.case import Case

@@ -121,15 +121,3 @@ def test_given_settings_win_over_imported_ones() -> None:
     assert "from_curl" not in written
     assert (written["url"], written["path"], written["body"]) == ("http://h:1", "/b", "x")
     assert written["header"] == ["X-B: 2", "Content-Type: application/x-www-form-urlencoded", "x-a: 3"]
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"operation": "a"}, "operation goes with openapi"),
-        ({"from_curl": "curl h", "openapi": "x"}, "from_curl and openapi say the same thing"),
-    ],
-)
-def test_one_source_of_a_request_is_enough(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        UrlSettings.written_out({"kind": "url"} | given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.servers._embedded.batcher import Batcher, Policy, RequestBatch, WaitingRequest
+from paceline.servers._embedded.service import Batcher, Policy, RequestBatch, WaitingRequest
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load.tensors import TensorSpec
+from paceline.load.kserve import TensorSpec
 from paceline.servers._embedded.engines import Arrays, CompiledEngine
 from paceline.servers.base import Artifact
 from support.embedded import artifact_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import InputError
-from paceline.servers._curl import read_curl
+from paceline.servers._any_http import read_curl
 
 FORM = ["Content-Type: application/x-www-form-urlencoded"]
 

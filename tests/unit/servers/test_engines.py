@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load.tensors import TensorSpec
+from paceline.load.kserve import TensorSpec
 from paceline.servers._embedded.engines import NullEngine, TorchEngine, warm_up
 from paceline.servers.base import Artifact
 from support.embedded import artifact_of

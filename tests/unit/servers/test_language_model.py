@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.load.tensors import Array
+from paceline.load.kserve import Array
 from paceline.servers import _language_model
 from paceline.servers._language_model import LlamaShape, parse, write, write_gguf
 from support.refused import refused

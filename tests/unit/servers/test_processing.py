@@ -11,10 +11,9 @@ import pytest
 
 from paceline.benchmarks.serving.requests import Answers, RequestMaker
 from paceline.core.errors import MissingDependency, SilentCorruption
-from paceline.load.kserve import ProtocolError, encode_response
+from paceline.load.kserve import ProtocolError, TensorSpec, encode_response
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Form
-from paceline.load.tensors import TensorSpec
 from paceline.servers.base import Artifact, Need
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 from support.refused import refused

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.load.kserve import ProtocolError, decode_error, encode_request
-from paceline.load.tensors import Array, TensorSpec, byte_strings
+from paceline.load.kserve import Array, ProtocolError, TensorSpec, byte_strings, decode_error, encode_request
 from paceline.servers._embedded.engines import Arrays, Buffered, InferenceSession
 from paceline.servers.processing import INDICES, VALUES, Processing
 from support.embedded import PATH, Doubling, Running, artifact_of, running

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from paceline.core.errors import InputError
+from paceline.load.kserve import TensorSpec
 from paceline.load.request import Wire
-from paceline.load.tensors import TensorSpec
 from paceline.servers.base import Need, ServerFailed
 from paceline.servers.url import ALLOWED, Url, UrlSettings, is_allowed
 from support.refused import refused

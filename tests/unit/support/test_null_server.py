@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.load.null_server import BODY
-from paceline.load.server_timing import HEADER
+from paceline.load.trace import HEADER
 from support import null_server
 from support.null_server import CHAT, Behaviour, MisbehavingProtocol
 

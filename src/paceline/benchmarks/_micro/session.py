@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from paceline.benchmarks._micro.metrics import CLOCK, POWER
-from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.parameters import CLOCK, POWER, MicroParameters
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.benchmark import Context, Progress
 from paceline.core.metric import Metric

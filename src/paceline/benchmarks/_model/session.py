@@ -1,7 +1,8 @@
-"""A session: a model built on a device in a precision, ready to take steps."""
+"""A session: a model built on a device in a precision, ready to take steps, as a graph and of the largest batch."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.benchmarks._model.benchmark import Action, P
 from paceline.benchmarks._model.measuring import StepSession, StepWork
 from paceline.benchmarks.ranks import Ranks, emulated
-from paceline.core.errors import MissingDependency, Unsupported
+from paceline.core.benchmark import Context, Progress
+from paceline.core.errors import MissingDependency, OutOfMemory, Unsupported
 from paceline.core.transformer import TRAINING_FACTOR
 from paceline.devices import Device
-from paceline.measure.memory import Peak, measured_peak_flops, peak_flops
-from paceline.models.base import Batch, ModelSpec, Workload, low_dtype, seed_everything, set_fp32_mode
+from paceline.devices.timeline import monotonic
+from paceline.measure.memory import Peak, exhausted, host_limit, measured_peak_flops, peak_flops
+from paceline.models.base import Batch, ModelSpec, Traits, Workload, low_dtype, seed_everything, set_fp32_mode
 from paceline.models.flops import forward_flops, training_flops
 
 if TYPE_CHECKING:
@@ -231,3 +234,153 @@ def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
     if not device.kind.needs_triton:
         return False, "auto compiles on GPUs only"
     return not obstacle, obstacle
+
+
+Step = Callable[[], object]
+
+COMPARED = 10  # steps, launched one by one and as a graph
+LONGEST = 0.5  # seconds: a host issues tens of thousands of kernels in that time
+GAIN = 1.01  # what a graph has to gain, as it hides what memory a step takes
+
+
+def as_graph(session: ModelSession[Any], step: Step, capture: Callable[[], Step]) -> Step:
+    """The step that is measured from now on; the facts say whether it is a graph, and what that gained."""
+    choice = session.parameters.graph
+    if choice == "off":
+        return step
+    device, facts = session.device, session.facts
+    why_not = _obstacle(session) if choice == "auto" else ""
+    if not why_not:
+        device.reset_peak_memory()
+        seconds = _seconds(session, step)
+        peak = device.peak_memory()
+        if choice == "auto" and seconds > LONGEST:
+            why_not = f"a step takes {seconds:.2g} s, so that the host is not what bounds it"
+        elif choice == "auto" and peak is not None and device.free_memory() < peak[0]:
+            why_not = "a graph holds the memory of a step once more, and so much is not free"
+    if not why_not:
+        try:
+            replay = capture()
+        except Exception as error:
+            if choice == "on":
+                raise
+            memory = "the device's memory is full" if exhausted(error) else ""
+            why_not = memory or f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            device.release_memory()
+        else:
+            gain = seconds / _seconds(session, replay)
+            if choice == "on" or gain >= GAIN:
+                session.is_graph, session.step_memory = True, peak[0] if peak is not None else None
+                session.recorded = step
+                facts |= {"graph": True, "graph_gain": gain}
+                facts["memory_of"] = "the same step without the graph, which cannot tell"
+                return replay
+            why_not = f"it would be {gain:.3f} times as fast"
+            del replay
+            device.release_memory()
+    facts |= {"graph": False, "no_graph_because": why_not}
+    return step
+
+
+def _obstacle(session: ModelSession[Any]) -> str:
+    """Why `auto` does not even try."""
+    if not session.device.kind.supports_graphs:
+        return f"a {session.device.kind.noun} has none"
+    if session.spec.traits.engine != "torch":
+        return f"{session.spec.traits.engine} computes it, not torch"
+    if session.spec.traits != Traits():
+        return "what a model of your own does on the host would be left out: --graph on if it does nothing there"
+    if session.ranks.world_size > 1:
+        return "ranks talk with each other"
+    if session.parameters.batch_size == "auto":
+        return "the batch fills the memory"
+    return ""
+
+
+def _seconds(session: ModelSession[Any], step: Step) -> float:
+    """Of a step, each waited for where the measured ones are: only then does the host's part of a step show."""
+    device, waits = session.device, session.in_flight == 1
+
+    def several() -> None:
+        for _ in range(COMPARED):
+            step()
+            if waits:
+                device.synchronize()
+
+    step()
+    return device.seconds_of(several) / COMPARED
+
+
+LARGEST_BATCH = 65_536
+TRIAL_PART = 0.8  # of the free memory of the host: a measurement needs a little more than a trial
+
+
+def choose_batch_size(
+    spec: ModelSpec,
+    parameters: P,
+    device: Device,
+    ranks: Ranks,
+    context: Context,
+    trial: Callable[[P], Callable[[int], None]],
+) -> int:
+    """The batch size that was given, the model's own, or the largest with which a trial runs on every rank.
+
+    `trial` builds what takes steps, neither compiled nor as a graph, and returns a function that takes some with a
+    batch of a given size.
+    """
+    if isinstance(parameters.batch_size, int):
+        return parameters.batch_size
+    if parameters.batch_size is None or spec.traits.batch_size is not None:
+        return spec.batch_size
+    context.report(Progress(phase="finding the largest batch"))
+    attempt = trial(parameters.model_copy(update={"compile": "off", "graph": "off"}))
+
+    def fits(size: int) -> bool:
+        begun = monotonic()
+        fitted = runs_within_memory(lambda: attempt(size), device)
+        # A step that outlasts the budget could not be measured, however much memory is left. The very first one
+        # pays for everything lazy, so it is not judged by its time.
+        return fitted and (size == 1 or monotonic() - begun <= parameters.budget)
+
+    batch_size = ranks.smallest(largest(fits))
+    if batch_size == 0:
+        raise OutOfMemory(
+            f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny",
+            where="device" if device.kind.is_accelerator else "host",
+        )
+    return batch_size
+
+
+def largest(fits: Callable[[int], bool], *, limit: int = LARGEST_BATCH) -> int:
+    """The largest size up to `limit` that fits, to a sixteenth; 0 if not even one does.
+
+    Assumes that whatever is smaller than a size that fits, fits as well.
+    """
+    good, bad = 0, 1
+    while fits(bad):
+        if bad == limit:
+            return limit
+        good, bad = bad, min(bad * 2, limit)
+    while bad - good > max(1, good // 16):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def runs_within_memory(attempt: Callable[[], object], device: Device) -> bool:
+    """Whether the attempt ends without running out of memory; any other error is raised."""
+    try:
+        with nullcontext() if device.kind.is_accelerator else host_limit(TRIAL_PART):
+            attempt()
+            device.synchronize()
+    except Exception as error:
+        if exhausted(error) is None:
+            raise
+        return False
+    finally:
+        gc.collect()
+        device.release_memory()
+    return True

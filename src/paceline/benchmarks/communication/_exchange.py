@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.benchmarks._micro.formats import dtype_of
-from paceline.benchmarks._micro.metrics import TIME
+from paceline.benchmarks._micro.parameters import TIME
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks.ranks import Ranks
 from paceline.core.errors import SilentCorruption, Unsupported

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from paceline.benchmarks._micro.metrics import TIME
+from paceline.benchmarks._micro.parameters import TIME
 from paceline.benchmarks._micro.session import show_at
 from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Context, Progress

@@ -9,8 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import TIME, rate_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, Sizes, TorchBenchmark, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import (
+    TIME,
+    MicroParameters,
+    Sizes,
+    TorchBenchmark,
+    join_words,
+    rate_metric,
+    show_sizes,
+)
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _mpi
 from paceline.benchmarks.communication._exchange import (

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, time_metric
 from paceline.benchmarks._micro.session import MicroSession, headline, repeated
 from paceline.benchmarks.communication._exchange import OPERATIONS, OperationName, TorchExchange, Transfer
 from paceline.benchmarks.ranks import join

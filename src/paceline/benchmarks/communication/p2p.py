@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import (
+    BANDWIDTH,
+    TIME,
+    MicroParameters,
+    TorchBenchmark,
+    join_words,
+    rate_metric,
+    time_metric,
+)
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.copy import By, copy_by

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from paceline.benchmarks._micro.metrics import rate_metric, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, rate_metric, time_metric
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.communication._pair_exchange import CollectiveExchange, Exchange, RdmaExchange, TcpExchange
 from paceline.benchmarks.communication._pair_rounds import (

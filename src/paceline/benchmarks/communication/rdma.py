@@ -27,8 +27,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import TIME, rate_metric, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters, OneOrMore, join_words, rate_metric, time_metric
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks._micro.tools import ToolError, find_tool, garbled, last_words, run_tool
 from paceline.core.benchmark import Benchmark, Context, Progress

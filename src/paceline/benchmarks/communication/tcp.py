@@ -24,8 +24,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
+from paceline.benchmarks._micro.parameters import (
+    BANDWIDTH,
+    TIME,
+    MicroParameters,
+    OneOrMore,
+    join_words,
+    rate_metric,
+    time_metric,
+)
 from paceline.benchmarks._micro.session import MicroSession, headline
 from paceline.benchmarks.communication import _iperf3, _tcp_peer
 from paceline.benchmarks.communication._tcp_peer import BUFFER, COUNT, ECHO, GREETING, MAGIC, SWALLOW, receive_exactly

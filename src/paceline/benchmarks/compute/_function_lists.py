@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, join_words
+from paceline.benchmarks._micro.parameters import (
+    COMPUTE_RATE,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    OneOrMore,
+    join_words,
+    peak_share,
+    time_metric,
+)
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.case import Case
@@ -100,6 +108,7 @@ class FunctionListBenchmark(Benchmark[P]):
     """Measures the functions of a list, one point for each, and all of them together."""
 
     category = "compute"
+    is_within_device = True
     metrics: ClassVar[tuple[Metric, ...]] = (COMPUTE_RATE, TOTAL_TIME, PEAK_SHARE, TIME)
     kind: ClassVar[type[Function]]
     what: ClassVar[str]  # the functions, for messages
@@ -155,10 +164,6 @@ class FunctionListBenchmark(Benchmark[P]):
     ) -> list[Measurement]:
         """What else there is to say of the functions, in view of the time of each."""
         return []
-
-    @classmethod
-    def within_device(cls, parameters: P) -> bool:
-        return True
 
     def measure(self, parameters: P, context: Context) -> Result:
         device = open_device(context.target)

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import (
+from paceline.benchmarks._micro.parameters import (
     BANDWIDTH,
     COMPUTE_RATE,
     PEAK_SHARE,
     PRODUCT_SHARE,
     TIME,
+    MicroParameters,
+    TorchBenchmark,
     counted_work,
+    join_words,
     peak_share,
     product_share,
 )
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession, watched
 from paceline.benchmarks.compute.gemm import product_rate
 from paceline.benchmarks.ranks import emulated

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import rate_metric, time_metric
+from paceline.benchmarks._micro.parameters import rate_metric, time_metric
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute._function_lists import Function, FunctionListBenchmark, FunctionListParameters, Names
 from paceline.benchmarks.compute.gemm import GemmParameters, Product

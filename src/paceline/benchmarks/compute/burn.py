@@ -10,8 +10,7 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE
-from paceline.benchmarks._micro.parameters import OneOrMore, TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, OneOrMore, TorchBenchmark, join_words
 from paceline.benchmarks.compute.gemm import GemmParameters, Product, wipe
 from paceline.benchmarks.ranks import emulated
 from paceline.core.benchmark import START_SECONDS, Context, Progress
@@ -61,16 +60,13 @@ class Burn(TorchBenchmark[BurnParameters]):
     name = "burn"
     summary = "checked matrix products for minutes or hours: wrong elements, FLOP/s over time, pass or fail"
     category = "compute"
+    is_within_device = True
     metrics = (COMPUTE_RATE, WRONG)
 
     @classmethod
     def title(cls, parameters: BurnParameters) -> str:
         size = str(parameters.size) if parameters.size else ""
         return join_words("+".join(parameters.formats or ()), size, show_duration(parameters.duration))
-
-    @classmethod
-    def within_device(cls, parameters: BurnParameters) -> bool:
-        return True
 
     @classmethod
     def expected_seconds(cls, parameters: BurnParameters) -> float:

@@ -13,8 +13,7 @@ from pathlib import Path
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, TIME
-from paceline.benchmarks._micro.parameters import join_words
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, TIME, join_words
 from paceline.benchmarks._micro.tools import garbled, run_tool
 from paceline.benchmarks.memory import host
 from paceline.core.benchmark import Benchmark, Context, Progress

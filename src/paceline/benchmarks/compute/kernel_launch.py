@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark
+from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, time_metric
 from paceline.benchmarks._micro.session import MicroSession, View
 from paceline.core.benchmark import Context
 from paceline.core.environment import Environment

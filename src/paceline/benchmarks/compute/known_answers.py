@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import Field
 
-from paceline.benchmarks._fingerprint import fingerprint_of
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import time_metric
-from paceline.benchmarks._micro.parameters import TorchBenchmark
+from paceline.benchmarks._micro.parameters import TorchBenchmark, time_metric
 from paceline.benchmarks.compute.burn import WRONG
 from paceline.benchmarks.compute.gemm import GemmParameters, Product
 from paceline.core.benchmark import Context, Progress
@@ -24,7 +22,7 @@ from paceline.core.quantity import Size, show_size
 from paceline.core.record import At, Measurement, Record, Result
 from paceline.core.subject import Description, NumberFormat
 from paceline.devices import Device, open_device
-from paceline.measure.digest import bits, digest, joined_digest
+from paceline.measure.digest import bits, digest, fingerprint_of, joined_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,11 +71,8 @@ class KnownAnswers(TorchBenchmark[KnownAnswersParameters]):
     name = "known-answers"
     summary = "results that are known beforehand, by unit and format, and memory that is read back: wrong elements"
     category = "compute"
+    is_within_device = True
     metrics = (WRONG, CHECKED, TIME)
-
-    @classmethod
-    def within_device(cls, parameters: KnownAnswersParameters) -> bool:
-        return True
 
     @classmethod
     def describe(cls, record: Record, parameters: KnownAnswersParameters, environment: Environment) -> Description:

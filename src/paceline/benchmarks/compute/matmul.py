@@ -15,8 +15,16 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, PEAK_SHARE, TIME, peak_share, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import (
+    COMPUTE_RATE,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    TorchBenchmark,
+    join_words,
+    peak_share,
+    time_metric,
+)
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import GemmParameters, Product, product_work
 from paceline.core.benchmark import Context
@@ -68,6 +76,7 @@ class Matmul(TorchBenchmark[MatmulParameters]):
     name = "matmul"
     summary = "one matrix product as the framework calls it: time, latency, FLOP/s, percent of peak"
     category = "compute"
+    is_within_device = True
     metrics = (TIME, COMPUTE_RATE, PEAK_SHARE, LATENCY)
 
     @classmethod
@@ -83,10 +92,6 @@ class Matmul(TorchBenchmark[MatmulParameters]):
             work=product_work(record, parameters.precision, parameters.precision),
             aliases=_superbench.alias(record, "pytorch-matmul", values, gpu=True),
         )
-
-    @classmethod
-    def within_device(cls, parameters: MatmulParameters) -> bool:
-        return True
 
     def measure(self, parameters: MatmulParameters, context: Context) -> Result:
         device = open_device(context.target)

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import (
+from paceline.benchmarks._micro.parameters import (
     COMPUTE_RATE,
     PRODUCT_SHARE,
     TIME,
+    MicroParameters,
+    TorchBenchmark,
     counted_work,
+    join_words,
     product_share,
     rate_metric,
     time_metric,
 )
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words
 from paceline.benchmarks._micro.session import MicroSession, watched
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, product_rate
 from paceline.benchmarks.ranks import emulated

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import COMPUTE_RATE, TIME, time_metric
-from paceline.benchmarks._micro.parameters import TorchBenchmark, join_words
+from paceline.benchmarks._micro.parameters import COMPUTE_RATE, TIME, TorchBenchmark, join_words, time_metric
 from paceline.benchmarks._micro.session import MicroSession
 from paceline.benchmarks.compute.gemm import CHECKED_ROWS, GemmParameters, Product
 from paceline.benchmarks.compute.matmul import MatmulParameters, Shape

@@ -9,14 +9,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import (
+from paceline.benchmarks._micro.parameters import (
     BANDWIDTH,
     PRODUCT_SHARE,
+    MicroParameters,
+    OneOrMore,
+    TorchBenchmark,
+    Upwards,
+    join_words,
     product_share,
     rate_metric,
     time_metric,
 )
-from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, TorchBenchmark, Upwards, join_words
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks._model.benchmark import Switch
 from paceline.benchmarks._model.measuring import lower

@@ -11,10 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters, Switch
 from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
-from paceline.benchmarks._model.graph import as_graph
 from paceline.benchmarks._model.measuring import (
     COMMON,
     DEVICE_MEMORY,
@@ -23,7 +21,7 @@ from paceline.benchmarks._model.measuring import (
     add_trace,
     measure_steps,
 )
-from paceline.benchmarks._model.session import ModelSession, open_session
+from paceline.benchmarks._model.session import ModelSession, as_graph, choose_batch_size, open_session
 from paceline.benchmarks._model.traffic import count_results
 from paceline.benchmarks.inference import _tensorrt
 from paceline.benchmarks.inference._fused import fuse_convolutions
@@ -161,7 +159,7 @@ def _exported(
     spec: ModelSpec, parameters: InferenceParameters, device: Device, is_local: bool, context: Context
 ) -> tuple[ModelSpec, Artifact]:
     """The model as ONNX Runtime or TensorRT computes it, and the file that they read."""
-    from paceline.models.sources.onnx_file import file_facts, through_onnx
+    from paceline.models.sources.model_file import file_facts, through_onnx
     from paceline.servers.base import Need
     from paceline.servers.export import export
 

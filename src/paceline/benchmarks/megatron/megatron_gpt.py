@@ -17,13 +17,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import rate_metric
-from paceline.benchmarks._micro.parameters import OneOrMore, join_words
+from paceline.benchmarks._micro.parameters import OneOrMore, join_words, rate_metric
 from paceline.benchmarks._micro.tools import ToolError, run_tool
 from paceline.benchmarks._model.measuring import DEVICE_MEMORY, STEP_TIME, THROUGHPUT, TOKEN_THROUGHPUT
 from paceline.benchmarks.megatron import _log
-from paceline.benchmarks.megatron._log import SCRIPT, Iteration, Log, explained
-from paceline.benchmarks.megatron._over_ranks import heard_by_first, part_of, rank_variables
+from paceline.benchmarks.megatron._log import SCRIPT, Iteration, Log, explained, heard_by_first, part_of, rank_variables
 from paceline.benchmarks.ranks import join
 from paceline.core import die_with_parent
 from paceline.core.benchmark import Benchmark, Context, Progress

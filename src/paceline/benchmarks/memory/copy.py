@@ -11,8 +11,16 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import (
+    BANDWIDTH,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    TorchBenchmark,
+    join_words,
+    peak_share,
+    show_sizes,
+)
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline, repeats_for
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes

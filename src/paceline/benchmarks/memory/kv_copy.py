@@ -9,8 +9,16 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME
-from paceline.benchmarks._micro.parameters import MicroParameters, OneOrMore, TorchBenchmark, Upwards, join_words
+from paceline.benchmarks._micro.parameters import (
+    BANDWIDTH,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    OneOrMore,
+    TorchBenchmark,
+    Upwards,
+    join_words,
+)
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory.copy import Way, compare, share_of_peak
 from paceline.core.benchmark import Context

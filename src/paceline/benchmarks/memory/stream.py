@@ -15,8 +15,16 @@ import numpy as np
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import BANDWIDTH, PEAK_SHARE, TIME, peak_share
-from paceline.benchmarks._micro.parameters import MicroParameters, TorchBenchmark, join_words, show_sizes
+from paceline.benchmarks._micro.parameters import (
+    BANDWIDTH,
+    PEAK_SHARE,
+    TIME,
+    MicroParameters,
+    TorchBenchmark,
+    join_words,
+    peak_share,
+    show_sizes,
+)
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
 from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.host import HostMemory, Sizes
@@ -101,6 +109,7 @@ class Stream(TorchBenchmark[StreamParameters]):
     name = "stream"
     summary = "memory bandwidth of copy, scale, add and triad on CPU cores or a GPU, results checked"
     category = "memory"
+    is_within_device = True
     metrics = (
         *(kernel.bandwidth for kernel in reversed(KERNELS)),
         MIXES["1r1w"].bandwidth.model_copy(update={"description": "bytes read and written over the time of a mix"}),
@@ -152,10 +161,6 @@ class Stream(TorchBenchmark[StreamParameters]):
             ceilings = tuple(host.shown_ceilings(record, metric, "memory", caches, arrays=3))
         work = None if parameters.sizes else _triad_work(record)
         return Description(work=work, ceilings=ceilings, aliases=_superbench.alias(record, group, values))
-
-    @classmethod
-    def within_device(cls, parameters: StreamParameters) -> bool:
-        return True
 
     def measure(self, parameters: StreamParameters, context: Context) -> Result:
         device = open_device(context.target)

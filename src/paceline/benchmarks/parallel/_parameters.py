@@ -67,7 +67,7 @@ LAYOUT_KEYS = (
     *("model", "layers", "precision", "data", "tensor", "pipeline", "context", "expert", "micro_batch", "global_batch"),
 )
 
-ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zero-bubble-v", "dual-pipe-v"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ class ScheduleKind:
 
     torch_name: str  # in torch.distributed.pipelining
     stages_per_rank: int = 1
-    is_v: bool = False  # the first and the last stage share a rank
     splits_backward: bool = False  # gradients of inputs and of weights apart, which a compiled block cannot do
     fills_stages: bool = False  # needs at least as many micro-batches as stages
     in_rounds: bool = False  # takes micro-batches in rounds of about one for each rank
@@ -88,17 +87,12 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "interleaved": ScheduleKind("Interleaved1F1B", 2, in_rounds=True),
     "looped-bfs": ScheduleKind("LoopedBFS", 2),
     "zero-bubble": ScheduleKind("InterleavedZeroBubble", 2, splits_backward=True, in_rounds=True),
-    "zero-bubble-v": ScheduleKind("ZBVZeroBubble", 2, is_v=True, splits_backward=True),
-    "dual-pipe-v": ScheduleKind("DualPipeV", 2, is_v=True, splits_backward=True, fills_stages=True),
 }
 
 
 def stages_of_rank(kind: ScheduleKind, ranks: int, rank: int) -> list[int]:
-    """Which stages a pipeline rank has: every so-many-th one, or one from each end where the schedule is a V."""
-    count = ranks * kind.stages_per_rank
-    if kind.is_v:
-        return [rank, count - 1 - rank]
-    return list(range(rank, count, ranks))
+    """Which stages a pipeline rank has: every so-many-th one."""
+    return list(range(rank, ranks * kind.stages_per_rank, ranks))
 
 
 def ideal_bubble(name: str, ranks: int, micro_batches: int, stages_per_rank: int) -> tuple[float, str] | None:

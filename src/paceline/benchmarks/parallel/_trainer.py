@@ -1,4 +1,8 @@
-"""Builds the stages of one rank on the mesh and trains them: one step is a whole batch, over all ranks."""
+"""Builds the stages of one rank on the mesh and trains them: one step is a whole batch, over all ranks.
+
+Ranks of context parallelism have a part of every sample's tokens each, and gather keys and values. Experts lie on
+different ranks, or each rank has a part of the width of every expert.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from paceline.benchmarks._model import session as formats
 from paceline.benchmarks._model.checks import Gradients
-from paceline.benchmarks.parallel._context import local_tokens, split_context
-from paceline.benchmarks.parallel._experts import mixtures, split_experts, split_widths
 from paceline.benchmarks.parallel._optimizer import LossScale, Masters, MeshOptimizer
 from paceline.benchmarks.parallel._parameters import (
     LEARNING_RATE,
@@ -31,8 +35,129 @@ from paceline.benchmarks.parallel._stage import TIED, Mesh, Recomputed, Stage
 from paceline.core.errors import Unsupported
 from paceline.devices import Device
 from paceline.devices.timeline import monotonic
-from paceline.models._modules.experts import MixtureOfExperts
+from paceline.models._modules.decoder import GroupedQueryAttention, Rotary, attend
+from paceline.models._modules.experts import Experts, MixtureOfExperts, Permuted
 from paceline.models.base import Batch, low_dtype, seed_everything
+
+
+def local_tokens(tokens: int, ranks: int, rank: int) -> Tensor:
+    """Which tokens of a sample a rank has.
+
+    They are cut into twice as many chunks as there are ranks, and a rank has one from each end: a causal mask leaves a
+    late token more work than an early one, and so all ranks have the same.
+    """
+    chunks = torch.arange(tokens).view(2 * ranks, -1)
+    return torch.cat((chunks[rank], chunks[2 * ranks - 1 - rank]))
+
+
+def split_context(stage: Stage, mesh: Any, tokens: int) -> None:
+    """Let the stage's layers attend over all tokens, of which each rank of the mesh has those of `local_tokens`."""
+    mine = local_tokens(tokens, mesh.size(), mesh.get_local_rank())
+    turned: set[Rotary] = set()
+    for module in stage.modules():
+        if isinstance(module, GroupedQueryAttention):
+            module.attend = _GatheredAttention(mesh)
+            if module.rotary not in turned:  # layers share one
+                module.rotary.table = module.rotary.table[:, mine.to(module.rotary.table.device)]
+                turned.add(module.rotary)
+
+
+class _GatheredAttention:
+    """Causal attention of this rank's two chunks of queries over the keys up to each."""
+
+    def __init__(self, mesh: Any) -> None:
+        self._mesh = mesh
+        self._rank, self._ranks = mesh.get_local_rank(), mesh.size()
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Tensor:
+        assert causal
+        chunk = query.shape[2] // 2
+        keys, values = self._gathered(key), self._gathered(value)
+        parts = []
+        for part, place in zip(query.chunk(2, 2), (self._rank, 2 * self._ranks - 1 - self._rank), strict=True):
+            end = (place + 1) * chunk
+            # The last token of the chunk sees every key before its end, those before it one less each.
+            mask = torch.ones(chunk, end, dtype=torch.bool, device=query.device).tril(end - chunk)
+            parts.append(attend(part, keys[:, :, :end], values[:, :, :end], mask=mask))
+        return torch.cat(parts, 2)
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        """Of all ranks, in the order of the tokens; gradients are summed where they belong."""
+        spread = DTensor.from_local(x, self._mesh, [Shard(2)], run_check=False)
+        whole = spread.redistribute(self._mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        early, late = torch.unflatten(whole, 2, (self._ranks, 2, -1)).unbind(3)
+        return torch.cat((early.flatten(2, 3), late.flip(2).flatten(2, 3)), 2)
+
+
+def mixtures(module: nn.Module) -> Iterator[MixtureOfExperts]:
+    """All that a module has."""
+    return (layer for layer in module.modules() if isinstance(layer, MixtureOfExperts))
+
+
+def split_experts(stage: Stage, mesh: Any) -> None:
+    """Leave each rank of the mesh its share of the experts, and send it their tokens from all ranks."""
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    for layer in mixtures(stage):
+        for name, weight in list(layer.experts.named_parameters()):
+            setattr(layer.experts, name, nn.Parameter(weight.detach().chunk(ranks)[rank].clone()))
+        layer.exchange = _Exchange(mesh.get_group(), ranks)
+
+
+class ScaledGradient(torch.autograd.Function):
+    """x as it is, with its gradient multiplied."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+class _Exchange:
+    """Sends every row to the rank of its expert, and brings back what the expert made of it."""
+
+    def __init__(self, group: Any, ranks: int) -> None:
+        self._group, self._ranks = group, ranks
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, experts: Callable[..., Tensor], rows: Tensor, counts: Tensor) -> Tensor:
+        """Rows sorted by expert, so many for each of all experts."""
+        by_rank = counts.view(self._ranks, -1)
+        theirs = torch.empty_like(by_rank)  # how many rows each rank has for each expert here
+        distributed.all_to_all_single(theirs, by_rank, group=self._group)
+        sent, received = by_rank.sum(1).tolist(), theirs.sum(1).tolist()
+        arrived = self._all_to_all(rows, received, sent)
+        here = torch.arange(theirs.shape[1], device=rows.device).repeat(self._ranks)
+        order = here.repeat_interleave(theirs.flatten()).argsort(stable=True)
+        inverse = order.argsort()
+        # Gradients of these weights are sums over all ranks that sent rows, but those of a mesh are means over them.
+        sorted_rows = ScaledGradient.apply(Permuted.apply(arrived, order, inverse), self._ranks)  # type: ignore[no-untyped-call]
+        made = ScaledGradient.apply(experts(sorted_rows, theirs.sum(0)), 1 / self._ranks)  # type: ignore[no-untyped-call]
+        return self._all_to_all(Permuted.apply(made, inverse, order), sent, received)  # type: ignore[no-untyped-call]
+
+    def _all_to_all(self, rows: Tensor, received: list[int], sent: list[int]) -> Tensor:
+        return all_to_all_single_autograd(rows.contiguous(), received, sent, self._group)
+
+
+def split_widths(layer: MixtureOfExperts, mesh: Any) -> None:
+    """Leave each rank of the mesh a part of the width of every expert, and sum what the parts make."""
+
+    def spread(experts: Experts, name: str, axis: int) -> None:
+        setattr(experts, name, nn.Parameter(distribute_tensor(getattr(experts, name).detach(), mesh, [Shard(axis)])))
+
+    def whole_gradient(x: Tensor) -> Tensor:
+        return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+
+    def mix(x: Tensor, probabilities: Tensor, chosen: Tensor) -> Tensor:
+        part = layer.mixed(whole_gradient(x), whole_gradient(probabilities), chosen)
+        return DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(mesh, [Replicate()]).to_local()
+
+    spread(layer.experts, "expand_weights", 1)
+    spread(layer.experts, "contract_weights", 2)
+    layer.mix = mix
 
 
 class Stopwatch:
@@ -75,15 +200,6 @@ class Stopwatch:
         return float(begun.elapsed_time(ended) * 1e-3 if self._device.kind.is_accelerator else ended - begun)
 
 
-class MeshStage(PipelineStage):
-    """A stage whose neighbour may be on its own rank."""
-
-    def _get_init_p2p_neighbors_ops(self) -> list[Any]:
-        # Where a schedule is a V, a stage's neighbour is on its own rank; torch 2.11 then sends to itself here, which
-        # gloo refuses. Batches go from one to the other without being sent in any version.
-        return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
-
-
 class Pipeline:
     """All micro-batches of a step through all stages, in the order of a schedule."""
 
@@ -101,7 +217,7 @@ class Pipeline:
         self.watch = Stopwatch(device)
         watched = []
         for index, stage in stages.items():
-            one = MeshStage(stage, index, ranks * kind.stages_per_rank, device.torch(), group=group)
+            one = PipelineStage(stage, index, ranks * kind.stages_per_rank, device.torch(), group=group)
             # Receiving from its neighbours is not part of what a stage computes.
             for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
                 setattr(one, name, self.watch.span("busy")(getattr(one, name)))

@@ -23,7 +23,7 @@ from paceline.core.errors import InputError, unknown
 from paceline.load.http11 import AnswerReader, Unreadable
 from paceline.load.parameters import PROMPT
 from paceline.load.request import Endpoint, Prepared, http_bytes
-from paceline.models.sources.inputs import InputSpec, parse_inputs
+from paceline.models.sources.given import InputSpec, parse_inputs
 from paceline.servers._any_http import AnyHttpSettings
 from paceline.servers.base import ServerFailed
 

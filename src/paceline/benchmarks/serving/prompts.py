@@ -20,11 +20,9 @@ from paceline.benchmarks.serving.requests import Requests, picture
 from paceline.benchmarks.serving.texts import WORDS, Chat, Message, Script, bad_dataset, read_chats, read_scripts
 from paceline.core.errors import InputError
 from paceline.load.arrivals import BLOCK, Schedule, prefix_share
-from paceline.load.fresh import MOST_WORDS, NO_SLOT, WIDTH, Slot
 from paceline.load.parameters import OUTPUT, PROMPT, RequestParameters
-from paceline.load.request import TEXT_WIRES, Endpoint, Prepared, Wire
-from paceline.load.tokenizer import TokenCounter
-from paceline.load.turn import sizes
+from paceline.load.request import MOST_WORDS, NO_SLOT, TEXT_WIRES, WIDTH, Endpoint, Prepared, Slot, Wire, sizes
+from paceline.load.results import TokenCounter
 
 UNKNOWN_COUNT = 1024  # different prompts where it is not known how many are sent; each gets fresh words as it is sent
 MOST_DIFFERENT = 4096

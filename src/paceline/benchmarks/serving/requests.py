@@ -17,12 +17,11 @@ from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.texts import WORDS, bad_dataset, read_prompts
 from paceline.core.errors import InputError, SilentCorruption
 from paceline.load import kserve, kserve_grpc
-from paceline.load.kserve import ProtocolError
-from paceline.load.kserve_answers import decode
+from paceline.load.kserve import Array, ProtocolError, Tensors, TensorSpec, byte_strings
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Prepared, Wire
+from paceline.load.results import decode
 from paceline.load.shared_memory import shared_requests
-from paceline.load.tensors import Array, Tensors, TensorSpec, byte_strings
 from paceline.servers.base import Artifact, Server
 from paceline.servers.processing import INDICES, VALUES, Processing, likeliest
 

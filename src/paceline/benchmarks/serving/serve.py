@@ -334,7 +334,7 @@ def _check_language(parameters: ServeParameters) -> None:
 
 
 def _check_clients(parameters: ServeParameters, server: type[Server], address: str, is_local: bool) -> None:
-    hosts, load = parameters.clients.hosts, parameters.load
+    hosts = parameters.clients.hosts
     if hosts and not is_local:
         message = "clients.hosts enters other hosts, which a job from the network may not do; leave it out"
         raise InputError("not-from-network", message, key="clients.hosts", value=list(hosts))
@@ -344,14 +344,6 @@ def _check_clients(parameters: ServeParameters, server: type[Server], address: s
             "address of this machine that they reach (only embedded and url can be reached from other hosts)"
         )
         raise InputError("unreachable-address", message, key="server.host", value=address)
-    if load is None or load.network_by != "tc":
-        return
-    if "host" not in server.Settings.model_fields:
-        message = f"network_by = tc needs a server whose address can be set, not '{server.name}'; use client"
-        raise InputError("needs-server-address", message, key="load.network_by", value="tc", suggestion="client")
-    if hosts:
-        message = "network_by = tc puts the server where clients.hosts do not reach it; use one of the two"
-        raise InputError("conflicting-keys", message, key="load.network_by", value="tc")
 
 
 def _measured(session: ServingSession, load: LoadParameters, phase: str = "measuring") -> tuple[Trace, Result]:

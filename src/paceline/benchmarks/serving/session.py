@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,13 +27,12 @@ from paceline.core.benchmark import Context, Progress
 from paceline.core.errors import CaseError, InputError
 from paceline.core.record import Measurement
 from paceline.devices import kind_of
-from paceline.load.calibrate import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.clients import ClientHosts
 from paceline.load.generator import drive
 from paceline.load.native_client import chosen
-from paceline.load.network import connected, link_of
 from paceline.load.parameters import LoadParameters
 from paceline.load.processes import CpuPlacement, on_cores
+from paceline.load.quality import GeneratorCeiling, RequestKind, calibrate
 from paceline.load.request import Endpoint
 from paceline.load.trace import Trace
 from paceline.machine import conditions
@@ -210,7 +209,7 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
         context.report(Progress(phase=phase))
 
     with TemporaryDirectory(prefix="paceline-serve-") as folder, ExitStack() as stack:
-        clients, cable = None, None
+        clients = None
         if parameters.clients.hosts:  # otherwise this machine sends
             say("entering the client hosts")
             hosts, shell = parameters.clients.hosts, parameters.clients.shell()
@@ -218,15 +217,12 @@ def opened(parameters: ServeParameters, context: Context) -> Iterator[ServingSes
             if not clients.is_on_this_machine:
                 placement = CpuPlacement.without_load()
         settings = parameters.server.whole()
-        if load is not None and load.network is not None and load.network_by == "tc":  # emulated by the kernel
-            cable = stack.enter_context(connected(link_of(load.network)))
-            settings = settings.model_copy(update={"host": cable.address})
         server = kind(settings, need, Path(folder), say)
         try:
             say("preparing the model")
             server.prepare()
             say("starting the server")
-            with on_cores(placement.server), cable.other_end() if cable is not None else nullcontext():
+            with on_cores(placement.server):
                 seconds_to_ready = server.start()
             endpoint = server.endpoint(parameters.chosen_wire)
             if clients is not None:

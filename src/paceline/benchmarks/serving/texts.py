@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import InputError
-from paceline.load.turn import ALONE, Turn
+from paceline.load.request import ALONE, Turn
 
 # Common short words, which most tokenizers take as one token each; lengths are therefore near, not exact.
 _COMMON = (

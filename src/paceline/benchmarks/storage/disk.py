@@ -16,8 +16,7 @@ import psutil
 from pydantic import Field
 
 from paceline.benchmarks import _superbench
-from paceline.benchmarks._micro.metrics import BANDWIDTH, TIME, rate_metric, time_metric
-from paceline.benchmarks._micro.parameters import MicroParameters, join_words
+from paceline.benchmarks._micro.parameters import BANDWIDTH, TIME, MicroParameters, join_words, rate_metric, time_metric
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint
 from paceline.benchmarks._micro.tools import ToolError, find_tool, run_tool
 from paceline.benchmarks.storage._fio import RW, WITHOUT_QUEUE, FioJob, FioWindow, Side, Window, parse, pooled_latency

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from paceline.benchmarks._fingerprint import fingerprint_of
-from paceline.benchmarks._micro.metrics import time_metric
-from paceline.benchmarks._micro.parameters import join_words
+from paceline.benchmarks._micro.parameters import join_words, time_metric
 from paceline.benchmarks._model.checks import caught_warnings, excuses, float_tensors
 from paceline.benchmarks._model.measuring import LOSS
 from paceline.benchmarks._model.session import open_session
@@ -26,7 +24,7 @@ from paceline.core.parameters import Parameters
 from paceline.core.record import Measurement, Outcome, Record, Result
 from paceline.core.subject import SUPERBENCH, Alias, Description, ModelPrecision, key_word
 from paceline.devices import open_device
-from paceline.measure.digest import digest, joined_digest
+from paceline.measure.digest import digest, fingerprint_of, joined_digest
 from paceline.models.base import Scale
 from paceline.models.sources import MODEL_NAME, check_model, find_model
 
@@ -83,6 +81,7 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
     name = "training-fingerprint"
     summary = "digests of whole training steps, comparable across nodes: does this one compute what the others do?"
     category = "training"
+    is_within_device = True
     metrics = (STEP_TIME, LOSS, ACTIVATION)
 
     @classmethod
@@ -93,10 +92,6 @@ class TrainingFingerprint(Benchmark[FingerprintParameters]):
     @classmethod
     def check(cls, parameters: FingerprintParameters, case: Case) -> None:
         check_model(parameters.model, is_local=case.origin == "local")
-
-    @classmethod
-    def within_device(cls, parameters: FingerprintParameters) -> bool:
-        return True
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.benchmarks._model import session as formats
-from paceline.benchmarks._model.batch_size import choose_batch_size
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters
 from paceline.benchmarks._model.checks import (
     Gradients,
@@ -17,9 +16,8 @@ from paceline.benchmarks._model.checks import (
     loss_warnings,
     scale_warnings,
 )
-from paceline.benchmarks._model.graph import as_graph
 from paceline.benchmarks._model.measuring import COMMON, LOSS, PHASES, add_trace, measure_steps
-from paceline.benchmarks._model.session import ModelSession, open_session
+from paceline.benchmarks._model.session import ModelSession, as_graph, choose_batch_size, open_session
 from paceline.benchmarks._model.traffic import count_saved
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from paceline.models._modules.decoder import DecoderBlock, RmsNorm, Rotary, attend
+from paceline.models._modules.decoder import DecoderBlock, KVCache, LayerCache, RmsNorm, Rotary, attend
 from paceline.models._modules.experts import MoeDecoder
-from paceline.models.kv_cache import KVCache, LayerCache
 
 if TYPE_CHECKING:
     from paceline.models.deepseek import LatentShape

@@ -20,10 +20,10 @@ Load = Callable[[str, str | None], ModelSpec]
 
 # By the end of the text: the module here that reads it, and the function in it. Imported when it is needed.
 FILES = {
-    ".onnx": ("onnx_file", "load_onnx"),
-    ".pt2": ("program", "load_program"),
-    ".cloudpickle": ("pickled", "load_object"),
-    ".json": ("folder", "load_folder"),
+    ".onnx": ("model_file", "load_onnx"),
+    ".pt2": ("model_file", "load_program"),
+    ".cloudpickle": ("factory", "load_object"),
+    ".json": ("factory", "load_folder"),
 }
 OBJECT = "object:"  # before the name of an object of the process that started the run
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
@@ -97,7 +97,7 @@ def _loader(name: str) -> Load:
         why = " holds weights without the code that computes with them: give that as ./script.py:factory"
         raise refusal("weights-alone", name, why)
     else:
-        module, function = "folder", "load_folder"
+        module, function = "factory", "load_folder"
     load: Load = getattr(import_module(f"{__name__}.{module}"), function)
     return load
 

@@ -21,13 +21,12 @@ import numpy as np
 
 from paceline.core.files import write_atomic
 from paceline.servers._embedded.app import DRAIN, App, Regions, ServerConfiguration
-from paceline.servers._embedded.batcher import Policy
 from paceline.servers._embedded.engines import InferenceEngine, open_engine
 from paceline.servers._embedded.grpc_server import GrpcServer
 from paceline.servers._embedded.http import listen
 from paceline.servers._embedded.language_service import LanguageService
 from paceline.servers._embedded.openai_app import OpenAIApp
-from paceline.servers._embedded.service import Service
+from paceline.servers._embedded.service import Policy, Service
 
 if TYPE_CHECKING:
     from paceline.servers._embedded.paged_decoder import PagedDecoder

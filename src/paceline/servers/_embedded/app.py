@@ -30,8 +30,8 @@ from paceline.load.kserve import (
     decode_request,
     encode_response,
 )
-from paceline.load.server_timing import HEADER, Stages
 from paceline.load.shared_memory import FOLDER, PREFIX
+from paceline.load.trace import HEADER, Stages
 from paceline.servers._embedded.http import Connection
 from paceline.servers._embedded.service import Overloaded, Service, Ticket, now
 from paceline.servers.base import Artifact, Need, ServerSettings

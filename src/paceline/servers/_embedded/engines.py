@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.load.tensors import Array, TensorSpec
+from paceline.load.kserve import Array, TensorSpec
 from paceline.servers.base import Artifact, Format
 
 Arrays = dict[str, Array]
@@ -152,7 +152,7 @@ class OnnxRuntimeEngine(InferenceEngine):
     packages = ("onnxruntime",)
 
     def session(self, threads: int) -> InferenceSession:
-        from paceline.models.sources.onnx_file import open_onnx
+        from paceline.models.sources.model_file import open_onnx
 
         assert self.artifact.path is not None
         session = open_onnx(self.artifact.path, threads, self.device)

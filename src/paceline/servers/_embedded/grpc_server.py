@@ -1,21 +1,19 @@
-"""The open inference protocol over gRPC: the same model, queue and answers as over HTTP, tensors as raw bytes."""
+"""Inference over gRPC: the same model, queue and answers as over HTTP, tensors as raw bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import socket
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from paceline.load import kserve_grpc
 from paceline.load.kserve import Message, ProtocolError, Request
-from paceline.load.server_timing import HEADER, Stages
+from paceline.load.trace import HEADER, Stages
 from paceline.servers._embedded.app import App
 from paceline.servers._embedded.engines import Arrays
 from paceline.servers._embedded.http import MOST_BODY
 from paceline.servers._embedded.service import Overloaded, Service, now
-from paceline.version import VERSION
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a port to share
@@ -32,15 +30,7 @@ class GrpcServer:
         self._grpc: Any = importlib.import_module("grpc")
         aio: Any = importlib.import_module("grpc.aio")
         self._server = aio.server(options=_OPTIONS)
-        methods: dict[str, Callable[[bytes, Any], Awaitable[bytes]]] = {
-            "ModelInfer": self._infer,
-            "ServerLive": _answering(lambda: kserve_grpc.encode_flag(True)),
-            "ServerReady": _answering(lambda: kserve_grpc.encode_flag(app.is_ready)),
-            "ServerMetadata": _answering(lambda: kserve_grpc.encode_server_metadata("paceline", VERSION)),
-            "ModelReady": self._model_ready,
-            "ModelMetadata": self._model_metadata,
-        }
-        handlers = {name: self._grpc.unary_unary_rpc_method_handler(call) for name, call in methods.items()}
+        handlers = {"ModelInfer": self._grpc.unary_unary_rpc_method_handler(self._infer)}
         self._server.add_generic_rpc_handlers(
             (self._grpc.method_handlers_generic_handler(kserve_grpc.SERVICE, handlers),)
         )
@@ -93,15 +83,6 @@ class GrpcServer:
         context.set_trailing_metadata(((HEADER, str(stages)),))
         return result.body
 
-    async def _model_ready(self, message: bytes, context: Any) -> bytes:
-        await self._require_named_model(message, context)
-        return kserve_grpc.encode_flag(self._app.is_ready)
-
-    async def _model_metadata(self, message: bytes, context: Any) -> bytes:
-        await self._require_named_model(message, context)
-        service = await self._service(context)
-        return kserve_grpc.encode_model_metadata(service.name, self._app.platform, service.takes, service.outputs)
-
     async def _service(self, context: Any) -> Service:
         reason = self._app.reason_not_ready()
         if reason is not None:
@@ -109,23 +90,10 @@ class GrpcServer:
         assert self._app.service is not None
         return self._app.service
 
-    async def _require_named_model(self, message: bytes, context: Any) -> None:
-        try:
-            await self._require_model(kserve_grpc.decode_name(message), context)
-        except ProtocolError as error:
-            await context.abort(self._grpc.StatusCode.INVALID_ARGUMENT, str(error))
-
     async def _require_model(self, model: str, context: Any) -> None:
         if model != self._app.name:
             message = f"there is no model '{model[:200]}'; this server has '{self._app.name}'"
             await context.abort(self._grpc.StatusCode.NOT_FOUND, message)
-
-
-def _answering(encode: Callable[[], bytes]) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    async def answer(_message: bytes, _context: Any) -> bytes:
-        return encode()
-
-    return answer
 
 
 def _encode(model: str, outputs: Arrays, request: Request) -> Message:

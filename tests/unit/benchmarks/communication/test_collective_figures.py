@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.benchmarks._micro.metrics import TIME
+from paceline.benchmarks._micro.parameters import TIME
 from paceline.benchmarks.communication._exchange import OPERATIONS
 from paceline.benchmarks.communication.collective import (
     CPU_SIZES,

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from paceline.benchmarks._micro import formats
-from paceline.benchmarks._micro.metrics import TIME
-from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters
 from paceline.benchmarks._micro.session import MicroSession
-from paceline.benchmarks.compute import _routes
+from paceline.benchmarks.compute import gemm
 from paceline.benchmarks.compute.blas_functions import BlasFunctions, BlasFunctionsParameters
 from paceline.benchmarks.compute.gemm import Gemm, GemmParameters, Product
 from paceline.core.benchmark import Context
@@ -135,7 +134,7 @@ def test_a_compiler_that_falls_back_to_a_library_did_not_take_the_route(
         return call
 
     monkeypatch.setattr(torch, "compile", compile_)
-    monkeypatch.setattr(_routes, "kernels_of", lambda call, device: kernels)
+    monkeypatch.setattr(gemm, "kernels_of", lambda call, device: kernels)
     if taken:
         product(FakeGpu(), route="triton").check()
     else:

@@ -21,8 +21,7 @@ from paceline.devices.cpu import CpuDevice
 from paceline.measure import memory
 from paceline.measure.memory import Peak
 from paceline.models import MODELS
-from paceline.models._modules.decoder import attend
-from paceline.models.kv_cache import LayerCache
+from paceline.models._modules.decoder import LayerCache, attend
 from support.records import record
 from support.refused import refused
 

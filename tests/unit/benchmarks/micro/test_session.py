@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.benchmarks._micro import session as micro
-from paceline.benchmarks._micro.metrics import TIME
-from paceline.benchmarks._micro.parameters import MicroParameters
+from paceline.benchmarks._micro.parameters import TIME, MicroParameters
 from paceline.benchmarks._micro.session import MicroSession, repeats_for
 from paceline.core.benchmark import Context
 from paceline.core.case import Case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.benchmarks.parallel._context import local_tokens
+from paceline.benchmarks.parallel._trainer import local_tokens
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

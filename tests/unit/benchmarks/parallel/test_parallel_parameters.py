@@ -181,16 +181,15 @@ def test_what_cannot_be_done_says_what_to_use(parameters: dict[str, Any], words:
         {"pipeline": 4, "micro_batch": 1, "global_batch": 3, "schedule": "interleaved"},  # one round
         {"pipeline": 2, "micro_batch": 1, "global_batch": 5, "schedule": "looped-bfs"},
         {"pipeline": 2, "micro_batch": 1, "global_batch": 6, "schedule": "zero-bubble"},
-        {"pipeline": 2, "micro_batch": 1, "global_batch": 4, "schedule": "dual-pipe-v"},
     ],
 )
 def test_what_goes_together_is_taken(parameters: dict[str, Any]) -> None:
     assert len(cases(**parameters)) == 1
 
 
-def test_a_schedule_that_fills_its_stages_counts_those_of_each_rank() -> None:
+def test_a_schedule_that_fills_its_stages_wants_as_many_micro_batches() -> None:
     with refused("too-few-micro-batches", key="schedule", case=1):
-        cases(pipeline=2, micro_batch=1, global_batch=3, schedule="dual-pipe-v")
+        cases(pipeline=4, micro_batch=1, global_batch=3, schedule="1f1b")
 
 
 @pytest.mark.parametrize("name", ["fp8_recipe", "fp8_least"])
@@ -237,7 +236,7 @@ def test_a_batch_that_is_not_given_is_one_micro_batch_or_two_for_each_pipeline_r
         ({"pipeline": 2}, "1f1b", 2),
         ({"pipeline": 2, "mode": "inference"}, "gpipe", 2),
         ({"pipeline": 2, "schedule": "interleaved"}, "interleaved", 4),
-        ({"pipeline": 3, "schedule": "dual-pipe-v"}, "dual-pipe-v", 6),
+        ({"pipeline": 3, "schedule": "looped-bfs"}, "looped-bfs", 6),
     ],
 )
 def test_a_schedule_is_that_of_a_pipeline(parameters: dict[str, Any], name: str, stages: int) -> None:

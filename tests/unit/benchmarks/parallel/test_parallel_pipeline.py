@@ -52,7 +52,7 @@ def traced(trainer: ParallelTrainer) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "model"), [("gpipe", "gpt2"), ("1f1b", "bert"), ("interleaved", "gpt2"), ("zero-bubble-v", "bert")]
+    ("schedule", "model"), [("gpipe", "gpt2"), ("1f1b", "bert"), ("interleaved", "gpt2"), ("zero-bubble", "bert")]
 )
 def test_a_schedule_trains_what_one_stage_trains(schedule: Any, model: Any, group: Any) -> None:
     parameters = OnOneRank(**TINY, model=model, micro_batch=1, schedule=schedule)

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.benchmarks.serving.requests import CHECKED, MOST_SAMPLES, Answers, _check_choices
 from paceline.core.errors import SilentCorruption
-from paceline.load.tensors import Array
+from paceline.load.kserve import Array
 from paceline.servers.base import Need
 from paceline.servers.export import export, load_module, sample_inputs
 

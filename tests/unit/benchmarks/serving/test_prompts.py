@@ -12,9 +12,8 @@ import pytest
 from paceline.benchmarks.serving.prompts import PromptMaker, check_prompts
 from paceline.benchmarks.serving.requests import Requests
 from paceline.load.arrivals import BLOCK, Schedule
-from paceline.load.fresh import FreshWords
 from paceline.load.parameters import RequestParameters
-from paceline.load.request import Endpoint, Wire
+from paceline.load.request import Endpoint, FreshWords, Wire
 from support.refused import refused
 
 

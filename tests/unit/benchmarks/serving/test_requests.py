@@ -15,10 +15,9 @@ from pydantic import ValidationError
 from paceline.benchmarks.serving.requests import RequestMaker, encode, read_samples
 from paceline.load import kserve, kserve_grpc
 from paceline.load.distribution import Distribution
-from paceline.load.kserve import ProtocolError
+from paceline.load.kserve import ProtocolError, TensorSpec
 from paceline.load.parameters import RequestParameters
 from paceline.load.request import Endpoint, Wire
-from paceline.load.tensors import TensorSpec
 from paceline.servers import SERVERS
 from paceline.servers.base import Artifact
 from support.refused import refused

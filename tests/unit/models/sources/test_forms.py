@@ -18,8 +18,7 @@ from paceline.core.errors import InputError
 from paceline.core.record import Result
 from paceline.models.base import Traits
 from paceline.models.sources import MODEL_NAME, check_model, find_model, is_own
-from paceline.models.sources.given import DEFAULT_LOSS
-from paceline.models.sources.inputs import InputSpec, parse_inputs
+from paceline.models.sources.given import DEFAULT_LOSS, InputSpec, parse_inputs
 from paceline.models.sources.trying import try_model
 from support.model_forms import write_forms, write_onnx
 from support.refused import refused
