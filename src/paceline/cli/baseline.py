@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import save
+from paceline.cli._options import save
 from paceline.core.metric import Better
 from paceline.core.quantity import show_interval
 

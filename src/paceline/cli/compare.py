@@ -6,15 +6,14 @@ import sys
 
 import click
 
-from paceline.cli import _names
-from paceline.cli._answers import Answer, format_options
+from paceline.cli._options import Answer, complete_runs, format_options
 
 UNDECIDED = 3  # the exit code of a gate that neither passes nor fails
 MOST_LINES = 10  # of cases that a gate cannot decide
 
 
 @click.command("compare")
-@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True, shell_complete=_names.runs)
+@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this instead of each case's headline."
 )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from paceline.api.client import Client
-from paceline.cli._client import leader_options
+from paceline.cli._options import leader_options
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 _PAGE = 500

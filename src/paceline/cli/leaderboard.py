@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from paceline.cli._answers import Answer, format_options, price_option
+from paceline.cli._options import Answer, format_options, price_option
 
 
 @click.command("leaderboard")

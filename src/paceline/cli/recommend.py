@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import Answer, format_options, price_option
+from paceline.cli._options import Answer, format_options, price_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

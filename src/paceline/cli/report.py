@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli import _names
-from paceline.cli._answers import Answer, format_options, write
+from paceline.cli._options import Answer, complete_runs, format_options, write
 from paceline.core.files import data_directory, private_directory
 from paceline.report import export
 
@@ -45,7 +44,7 @@ def tracker_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("report")
-@click.argument("run", default="last", shell_complete=_names.runs)
+@click.argument("run", default="last", shell_complete=complete_runs)
 @format_options(FORMATS, SUFFIXES)
 @tracker_options
 @click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import Answer, format_options, save
+from paceline.cli._options import Answer, format_options, save
 
 if TYPE_CHECKING:
     from paceline.analysis.select.choice import SelectionPlan

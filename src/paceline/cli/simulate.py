@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from paceline.cli._answers import FORMATS, Answer, format_options
+from paceline.cli._options import FORMATS, Answer, format_options
 
 _FORMATS = FORMATS | {"csv": "One row for each policy, workload and load.", "png": "The comparison as a picture."}
 _Study = TypeVar("_Study")

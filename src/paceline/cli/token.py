@@ -13,7 +13,7 @@ import click
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline.service.quotas import Quotas
+    from paceline.service.admission import Quotas
     from paceline.store.queue import AuditRow, TokenRow
 
 _QUOTAS = (
@@ -34,7 +34,7 @@ def _quota_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def decorated(**options: Any) -> None:
-        from paceline.service.quotas import Quotas
+        from paceline.service.admission import Quotas
 
         given = {name: options.pop(name) for name in Quotas.model_fields}
         command(quotas=Quotas(**given), **options)

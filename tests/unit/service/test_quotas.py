@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from paceline.service.admission import Quotas, check, machine_hours, most_running
 from paceline.service.api.tokens import Scope, make
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import Cancelled, Ended, Job, Lost, Placed
 from paceline.service.leader import Leader
-from paceline.service.quotas import Quotas, check, machine_hours, most_running
 from paceline.store.store import Store
 from support.refused import refused
 from support.scripted_followers import START, Clock, ScriptedEngine, a_job

@@ -19,6 +19,7 @@ from paceline.core.network import never_taken
 from paceline.core.run import RunRecords
 from paceline.runner.suite_file import shipped
 from paceline.service import admission, job_store
+from paceline.service.admission import OVER_QUOTA
 from paceline.service.api import documents as d
 from paceline.service.api import errors, tokens
 from paceline.service.api.answer_cache import AnswerCache
@@ -31,7 +32,6 @@ from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
 from paceline.service.leader import Leader
 from paceline.service.placement import gpu_indices
-from paceline.service.quotas import OVER_QUOTA
 from paceline.store.queue import QuarantineRow, TokenRow
 from paceline.store.store import Store
 from paceline.version import VERSION

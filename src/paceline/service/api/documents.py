@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from paceline.core.run import RunRow
+from paceline.service.admission import Quotas
 from paceline.service.api.tokens import NAME
 from paceline.service.credentials import TokenState
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JobFailure, JobState, MachineNeeds, Name, StrictModel
-from paceline.service.quotas import Quotas
 from paceline.store.queue import AuditRow, QuarantineRow
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"

@@ -17,10 +17,10 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 
 from paceline.core.errors import InputError
+from paceline.service.admission import Quotas
 from paceline.service.api.errors import Refused
 from paceline.service.credentials import digest, is_followers, state_of
 from paceline.service.jobs import Job
-from paceline.service.quotas import Quotas
 from paceline.store.queue import TokenRow
 from paceline.store.store import Store
 
