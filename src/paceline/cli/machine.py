@@ -94,7 +94,7 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
         if profile is not None:
             from paceline.report.render import terminal
 
-            terminal.show(document(profile, environment), console)
+            terminal.show(profile_document(profile, environment), console)
         else:
             console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
     if problem:
@@ -254,7 +254,7 @@ def _measure(overrides: dict[str, Any], store: str | None, *, as_json: bool) -> 
         if as_json:
             click.echo(json.dumps({"event": "profile", "path": str(path)} | profile.model_dump(mode="json")))
             return
-        terminal.show(document(profile))
+        terminal.show(profile_document(profile))
         click.echo(f"\nProfile: {path}")
 
     output = _running.Output(as_json=as_json, report=False, answer=keep)
@@ -277,7 +277,7 @@ def profile_of(records: RunRecords) -> Profile:
     )
 
 
-def document(profile: Profile, now: Environment | None = None) -> Document:
+def profile_document(profile: Profile, now: Environment | None = None) -> Document:
     """A table for each device, and what is absent; `now` is to see whether it is out of date."""
     changed = changes_since(profile, now) if now else []
     other = (f"measured with other software: {'; '.join(changed)}; {MEASURE_AGAIN}",) if changed else ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateColumn
@@ -55,7 +56,7 @@ def assign_sessions(connection: sa.Connection) -> None:
         connection.execute(sa.update(runs).where(runs.c.id == run.id).values(values))
 
 
-def _add(connection: sa.Connection, table: str, *columns: sa.Column[object]) -> None:
+def _add(connection: sa.Connection, table: str, *columns: sa.Column[Any]) -> None:
     for column in columns:
         definition = CreateColumn(column).compile(dialect=connection.dialect)
         connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {definition}"))

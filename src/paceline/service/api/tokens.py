@@ -140,11 +140,6 @@ class Tokens:
         looked_at = self._looked_at
         return looked_at is not None and self._clock() - looked_at <= _FRESH
 
-    def forget(self) -> None:
-        """Look into the store at the next question."""
-        with self._lock:
-            self._looked_at = None
-
     def caller(self, token: str) -> Caller | None:
         """Whose token it is, if it is valid."""
         row = find(self.rows(), token, datetime.now(UTC))
