@@ -1,4 +1,4 @@
-"""What several verbs share: output formats and targets, the leader, durations, and names that a shell completes."""
+"""What several verbs share: output formats and targets, how values are read, and names that a shell completes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from paceline.api.client import DEFAULT, LEADER, TOKEN, open_client
 from paceline.core.errors import InputError, PacelineError
+from paceline.core.files import write_atomic
 from paceline.core.quantity import parse_duration
 
 if TYPE_CHECKING:
     from paceline.report.document import Document
 
+
+Value = TypeVar("Value")
 
 FORMATS = {
     "html": "A self-contained page.",
@@ -106,7 +108,6 @@ def write(content: str | bytes, target: str) -> None:
 
 def save(content: str | bytes, target: str) -> Path:
     """Write a file; nothing is printed, so that a reader of the output who leaves cannot prevent it."""
-    from paceline.core.files import write_atomic
 
     try:
         return write_atomic(target, content)
@@ -115,18 +116,12 @@ def save(content: str | bytes, target: str) -> Path:
         raise InputError("cannot-write", message, key="-o", value=target) from None
 
 
-def leader_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Where the leader is, and how to be let in; the command gets its `client`."""
-
-    @click.option("--leader", metavar="URL", help=f"Where the leader is; unset is ${LEADER}, otherwise {DEFAULT}.")
-    @click.option(
-        "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"Holds the token; unset is ${TOKEN}."
-    )
-    @wraps(command)
-    def decorated(*, leader: str | None, token_file: Path | None, **options: Any) -> None:
-        command(client=open_client(leader, token_file), **options)
-
-    return decorated
+def value_of(flag: str, text: str, read: Callable[[str], Value]) -> Value:
+    """What a flag's text means; a refusal names the flag."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError("invalid-value", str(error), where=flag, key=flag, value=text) from None
 
 
 def duration_of(flag: str, text: str) -> timedelta:

@@ -21,10 +21,12 @@ from paceline.analysis.compare.rounds import MARKS, Decision, compare_paired, de
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.api.progress import label, sentence
 from paceline.api.running import records_of as records_of
+from paceline.cli._options import value_of
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.interrupt import interrupts_held
+from paceline.core.interrupt import catch_interrupts, interrupts_held
 from paceline.core.metric import Better, Metric
+from paceline.core.quantity import parse_duration, parse_fraction, show_duration
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import RunRecords, RunStatus
 from paceline.machine.software import scrub
@@ -124,12 +126,11 @@ def command(
 
     Exit codes: 0 no worse, 1 B is worse or did not succeed, 2 the input was refused, 3 undecided.
     """
-    from paceline.core.quantity import parse_duration, parse_fraction
     from paceline.runner.sides import make_side, read_kind
     from paceline.store import open_existing, open_store
 
     words: list[str] = ctx.meta["words"]
-    limits = Limits(rounds, _value("--budget", budget, parse_duration), _value("--within", within, parse_fraction))
+    limits = Limits(rounds, value_of("--budget", budget, parse_duration), value_of("--within", within, parse_fraction))
     if not 0 < limits.within < 1:
         message = f"--within {within}: a difference to rule out is above 0 and below 100 %, such as 1%"
         raise InputError("out-of-range", message, key="--within", value=within)
@@ -150,16 +151,8 @@ def command(
         sys.exit(_follow(alternation, as_json=as_json))
 
 
-def _value(flag: str, text: str, parse: Callable[[str], float]) -> float:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise InputError("invalid-value", str(error), where=flag, key=flag, value=text) from None
-
-
 def _follow(alternation: Alternation, *, as_json: bool) -> int:
     """Rounds until they decide or may not go on; returns the exit code."""
-    from paceline.core.interrupt import catch_interrupts
 
     catch_interrupts()
     status: RunStatus = "interrupted"
@@ -183,8 +176,6 @@ def _follow(alternation: Alternation, *, as_json: bool) -> int:
 
 
 def _show_round(alternation: Alternation, *, as_json: bool) -> None:
-    from paceline.analysis.compare.rounds import Decision
-    from paceline.core.quantity import show_duration
     from paceline.report.compare import ab
 
     decisions = alternation.decisions
@@ -209,8 +200,6 @@ def _show_round(alternation: Alternation, *, as_json: bool) -> None:
 
 def _show_answer(alternation: Alternation, *, as_json: bool) -> int:
     """The sentences, the table, and what they come to as an exit code."""
-    from paceline.analysis.compare.rounds import Decision
-    from paceline.core.quantity import show_duration
     from paceline.report.compare import ab
     from paceline.report.compare.document import json_line
     from paceline.report.render import terminal

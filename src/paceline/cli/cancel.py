@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from paceline.api.client import Client
-from paceline.cli._options import leader_options
+from paceline.cli._client import leader_options
 
 
 @click.command()

@@ -15,9 +15,10 @@ import click
 from paceline.analysis.compare.rounds import MARKS
 from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
 from paceline.analysis.roofline import KnownCeilings
-from paceline.cli._options import complete_runs
+from paceline.cli._options import complete_runs, value_of
 from paceline.core.errors import InputError
 from paceline.core.metric import Better
+from paceline.core.quantity import parse_duration, parse_fraction
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
@@ -68,13 +69,10 @@ def command(
     """
     from paceline.api.sources import known_ceilings
     from paceline.cli.ab import Limits
-    from paceline.core.quantity import parse_duration, parse_fraction
     from paceline.store import open_reader, open_store
 
-    try:
-        limits = Limits(rounds, parse_duration(budget), parse_fraction(within))
-    except ValueError as error:
-        raise InputError("invalid-value", str(error), key="--budget or --within") from None
+    seconds, part = value_of("--budget", budget, parse_duration), value_of("--within", within, parse_fraction)
+    limits = Limits(rounds, seconds, part)
     with open_reader(store) as opened:
         records = opened.load(opened.find_run(run))
     named = [(one, f"{one.case.benchmark} {one.case.title}".strip()) for one in records.records]

@@ -9,7 +9,7 @@ import click
 
 from paceline.api.client import Client
 from paceline.api.jobs import FINAL
-from paceline.cli._options import leader_options
+from paceline.cli._client import leader_options
 from paceline.report.text import clean, one_line
 
 _POLL = 0.5

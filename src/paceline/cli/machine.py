@@ -13,10 +13,10 @@ from paceline.analysis.roofline import ceilings_of
 from paceline.api.cases import expand_here
 from paceline.cli import _running
 from paceline.core.environment import Environment
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, PacelineError
 from paceline.core.grouping import group_by
 from paceline.core.profile import Ceiling, Profile
-from paceline.core.quantity import show_interval
+from paceline.core.quantity import show_interval, show_size
 from paceline.core.run import RunRecords
 from paceline.machine.profile import (
     MEASURE_AGAIN,
@@ -58,13 +58,10 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
 
         sys.exit(_measure(read_settings(settings), store, as_json=as_json))
     if settings or store is not None:
-        from paceline.core.errors import InputError
-
         flag = "--set" if settings else "--store"
         raise InputError("option-without-measure", f"{flag} goes with --measure", key=flag)
-    from paceline.core.errors import PacelineError
     from paceline.machine import describe
-    from paceline.machine.profile import identity_of, load_profile
+    from paceline.machine.profile import load_profile
 
     environment = describe()
     profile, problem = None, ""
@@ -79,12 +76,12 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
     else:
         from rich import box
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Table as RichTable
         from rich.text import Text
 
         console = Console()
         for title, rows in sections(environment):
-            table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
+            table = RichTable(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
             table.add_column(style="dim", no_wrap=True, min_width=15)
             table.add_column(overflow="fold")
             for name, value in rows:
@@ -92,8 +89,6 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
                     table.add_row(name, Text(value))  # as text, since a value's square brackets are not markup
             console.print(table)
         if profile is not None:
-            from paceline.report.render import terminal
-
             terminal.show(profile_document(profile, environment), console)
         else:
             console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
@@ -103,7 +98,6 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
 
 def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
     """What is shown, as rows of a name and a value; a row without a value is left out."""
-    from paceline.core.quantity import show_size
 
     kinds = (environment.container, environment.virtualization)
     around = ", ".join(kind for kind in kinds if kind and kind != "none")
@@ -167,7 +161,6 @@ def _inventory(inventory: Inventory) -> Iterator[tuple[str, list[Row]]]:
 
 def _words_of(part: EnvironmentPart) -> Iterator[str]:
     """Every field that is known; the first one names it."""
-    from paceline.core.quantity import show_size
 
     for name, value in part:
         if value is not None:
@@ -177,7 +170,6 @@ def _words_of(part: EnvironmentPart) -> Iterator[str]:
 
 
 def _cpu_rows(cpu: Cpu) -> list[Row]:
-    from paceline.core.quantity import show_size
 
     letters = {"Data": "d", "Instruction": "i"}
     caches = [f"L{c.level}{letters.get(c.kind, '')} {show_size(c.size)}" for c in cpu.caches if c.size]
@@ -197,7 +189,6 @@ def _cpu_rows(cpu: Cpu) -> list[Row]:
 
 
 def _gpu_rows(gpu: Gpu) -> list[Row]:
-    from paceline.core.quantity import show_size
 
     processes = gpu.processes
     used = f"{show_size(gpu.memory_used)} used" if gpu.memory_used is not None else None

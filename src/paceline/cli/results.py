@@ -15,7 +15,7 @@ import click
 from paceline.cli._options import Answer, duration_of, format_options
 from paceline.core.errors import InputError, unknown
 from paceline.core.files import data_directory
-from paceline.core.quantity import show_duration
+from paceline.core.quantity import show_duration, show_size
 from paceline.core.run import RunStatus
 from paceline.report.text import one_line, when
 
@@ -381,8 +381,6 @@ def _of_unfinished_jobs(store: Store) -> set[str]:
 
 
 def _delete(store: Store, rows: Sequence[RunRow], *, dry_run: bool) -> None:
-    from paceline.core.quantity import show_size
-    from paceline.report.text import one_line, when
     from paceline.store.retention import delete_runs, shrink
 
     for row in rows:

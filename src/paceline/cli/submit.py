@@ -12,9 +12,10 @@ import click
 from paceline.api.client import Client
 from paceline.api.fleet import JobFleet
 from paceline.api.jobs import send, watch, words_of
+from paceline.cli._client import leader_options
 from paceline.cli._flags import CaseCommand, case_flags, read_flags, read_settings
 from paceline.cli._fleet import JsonLines, Lines, end
-from paceline.cli._options import complete_cases, leader_options
+from paceline.cli._options import complete_cases
 from paceline.core.errors import InputError
 from paceline.report.text import one_line
 

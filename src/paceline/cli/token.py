@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.core.errors import InputError
+from paceline.core.quantity import parse_duration
 
 if TYPE_CHECKING:
     from paceline.service.admission import Quotas
@@ -190,7 +191,6 @@ def _audit(what: str, name: str) -> AuditRow:
 
 
 def _lasts(text: str) -> timedelta | None:
-    from paceline.core.quantity import parse_duration
 
     if text == "never":
         return None

@@ -13,6 +13,7 @@ from paceline.api.cases import find_suite, suite_of_file
 from paceline.cli._flags import SUITE, CaseCommand, case_flags, read_flags, read_settings
 from paceline.cli._options import complete_cases
 from paceline.core.errors import InputError, located
+from paceline.core.interrupt import catch_interrupts
 
 if TYPE_CHECKING:
     from paceline.analysis.tune.answer import Objective, Tuning
@@ -84,7 +85,6 @@ def command(
     from paceline.api.running import check_tag, records_of
     from paceline.api.tune import Tuner
     from paceline.cli._running import Output
-    from paceline.core.interrupt import catch_interrupts
     from paceline.store import open_existing, open_store
 
     suite: Suite = ctx.meta[SUITE]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from paceline.cli import _options, logs
+from paceline.cli import _client, logs
 
 
 class Told:
@@ -49,7 +49,7 @@ class Told:
 def test_lines_of_several_machines_say_whose_they_are(
     monkeypatch: pytest.MonkeyPatch, nodes: int, printed: list[str]
 ) -> None:
-    monkeypatch.setattr(_options, "open_client", lambda *_: Told(nodes))
+    monkeypatch.setattr(_client, "open_client", lambda *_: Told(nodes))
     done = CliRunner().invoke(logs.command, ["job"])
     assert (done.exit_code, done.output.splitlines()) == (0, printed)
 
@@ -84,6 +84,6 @@ class Silent(Told):
     ],
 )
 def test_a_job_without_lines_says_why(monkeypatch: pytest.MonkeyPatch, state: str, waits_for: str, said: str) -> None:
-    monkeypatch.setattr(_options, "open_client", lambda *_: Silent(state, waits_for))
+    monkeypatch.setattr(_client, "open_client", lambda *_: Silent(state, waits_for))
     done = CliRunner().invoke(logs.command, ["last"])
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"{said}\n")

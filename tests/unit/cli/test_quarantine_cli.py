@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from paceline.cli import _options, jobs, quarantine
+from paceline.cli import _client, jobs, quarantine
 
 ENTRY = {
     "id": 3,
@@ -49,7 +49,7 @@ class Answering:
 @pytest.fixture
 def leader(monkeypatch: pytest.MonkeyPatch) -> Answering:
     made = Answering()
-    monkeypatch.setattr(_options, "open_client", lambda leader, token_file: made)
+    monkeypatch.setattr(_client, "open_client", lambda leader, token_file: made)
     return made
 
 
