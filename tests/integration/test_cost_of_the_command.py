@@ -11,7 +11,7 @@ import pytest
 
 from support.cli import Sandbox
 
-HEAVY = {"torch", "torchvision", "transformers", "ray", "sqlalchemy", "alembic", "psycopg", "scipy", "altair"}
+HEAVY = {"torch", "torchvision", "transformers", "ray", "sqlalchemy", "psycopg", "scipy", "altair"}
 CPU_SHARE = 6
 
 

@@ -73,7 +73,6 @@ def test_the_wheel_has_every_file_of_the_package(packages: Path) -> None:
         ".cu",
         ".html",
         ".js",
-        ".mako",
         ".py",
         ".yaml",
     }

@@ -18,9 +18,11 @@ from paceline.cli._plan_cluster import (
     OF_LINKS,
     OF_MATRIX_PRODUCT,
     ClusterRequest,
+    assumptions,
+    errors_elsewhere,
     estimate,
+    rows_of,
 )
-from paceline.cli._plan_rows import assumptions, errors_elsewhere, rows_of
 from paceline.cli.plan import compared
 from paceline.core.environment import Gpu
 from paceline.core.layout import Layout

@@ -33,7 +33,6 @@ BODIES = {
         JSON,
         (json.dumps({"suite": GEMM}).encode(), json.dumps({"text": "name: x\ncases:\n- benchmark: gemm\n"}).encode()),
     ),
-    "/api/v1/tokens": (JSON, (b'{"name": "mine", "scope": "read", "days": 1.5}',)),
     "/submit": (FORM, (b"token=x&kind=yaml&yaml=name%3A+x&benchmark=gemm&p.size=64%2C128&priority=0&tags=a",)),
     "/submit/check": (FORM, (b"kind=benchmark&benchmark=gemm&p.size=64%2C128&seed=1",)),
     "/login": (FORM, (b"token=x&next=%2Fjobs",)),

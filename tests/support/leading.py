@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from paceline.core.run import RunRecords
+from paceline.service.admission import Quotas
 from paceline.service.api import tokens
 from paceline.service.api.app import create_app
 from paceline.service.api.guard import Limits
@@ -139,12 +140,21 @@ class Served:
             connection.sendall(data)
             return connection.recv(1 << 16)
 
-    def add_token(self, name: str, scope: str, *, lasts: Any = None, now: datetime | None = None) -> str:
-        token, row = tokens.make(name, tokens.Scope.of(scope), lasts, now)
+    def add_token(self, name: str, scope: str, *, lasts: Any = None, now: datetime | None = None, **quotas: Any) -> str:
+        token, row = tokens.make(name, tokens.Scope.of(scope), lasts, now, Quotas(**quotas))
         with self.store.queue.writing("keep a token") as writing:
             writing.put_token(row)
-        self.app.state.context.tokens.forget()
+        self._look_again()
         return token
+
+    def revoke_token(self, name: str) -> None:
+        with self.store.queue.writing("revoke a token") as writing:
+            assert writing.revoke_token(name)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """A leader looks for tokens that somebody has made or revoked once a second."""
+        self.app.state.context.tokens._looked_at = None
 
     def audit(self) -> list[tuple[str, str, str, str]]:
         """Who, what, about what, with which outcome; the newest last."""

@@ -22,9 +22,8 @@ from paceline.machine.cpu import FLAG as AFFINITY
 from paceline.machine.cpu import read_affinity, show_cpu_list
 from paceline.remote.hosts import SSH, RemoteShell
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.hosts import HostRanks, read_hosts
+from paceline.runner.hosts import HostRanks, NodeLost, RemoteNode, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
-from paceline.runner.remote_node import NodeLost, RemoteNode
 from paceline.runner.run import Listener, SuiteRun, execute_at_once, execute_here
 
 if TYPE_CHECKING:

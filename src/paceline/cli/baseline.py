@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import save
+from paceline.cli._options import save
 from paceline.core.metric import Better
 from paceline.core.quantity import show_interval
+from paceline.report.text import show_value
 
 if TYPE_CHECKING:
     from paceline.analysis.baseline import Baseline, Reference
@@ -64,7 +65,6 @@ def command(
 
 def _document(made: Baseline, by_run: bool) -> Document:
     from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-    from paceline.report.text import show_value
 
     nodes = f"{made.nodes} {'run' if by_run else 'node'}{'s' if made.nodes != 1 else ''}"
     warning = (f"{nodes} cannot outvote a bad one: give at least 3.",) if made.nodes < 3 else ()

@@ -6,15 +6,16 @@ import sys
 
 import click
 
-from paceline.cli import _names
-from paceline.cli._answers import Answer, format_options
+from paceline.cli._options import Answer, complete_runs, format_options
+from paceline.core.errors import InputError
+from paceline.core.gc_pause import no_garbage
 
 UNDECIDED = 3  # the exit code of a gate that neither passes nor fails
 MOST_LINES = 10  # of cases that a gate cannot decide
 
 
 @click.command("compare")
-@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True, shell_complete=_names.runs)
+@click.argument("sides", metavar="REFERENCE NEW...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this instead of each case's headline."
 )
@@ -50,8 +51,6 @@ def command(
     from paceline.analysis.compare.verdicts import Limit, undecided, violations
     from paceline.api.comparison import compared
     from paceline.api.sources import read_sources
-    from paceline.core.errors import InputError
-    from paceline.core.gc_pause import no_garbage
     from paceline.report.compare import document as pages
     from paceline.report.compare import words
 

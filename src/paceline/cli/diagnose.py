@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli._answers import Answer, format_options
+from paceline.cli._options import Answer, format_options
 
 FORMATS = {
     "json": "One JSON object, for programs.",

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from paceline.cli import _names
+from paceline.analysis.compare.rounds import MARKS
+from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
+from paceline.analysis.roofline import KnownCeilings
+from paceline.cli._options import complete_runs, value_of
 from paceline.core.errors import InputError
+from paceline.core.metric import Better
+from paceline.core.quantity import parse_duration, parse_fraction
+from paceline.core.record import Record
+from paceline.core.run import RunRecords
+from paceline.core.stats import Interval
+from paceline.report.explain import Trial, data, document, trial_data, tried
+from paceline.report.render import terminal
+
+if TYPE_CHECKING:
+    from paceline.cli.ab import Alternation, Limits
+    from paceline.store.store import Store
+
 
 ROUNDS = 10
 BUDGET = "10m"
@@ -13,7 +36,7 @@ WITHIN = "2%"
 
 
 @click.command("explain")
-@click.argument("run", default="last", shell_complete=_names.runs)
+@click.argument("run", default="last", shell_complete=complete_runs)
 @click.argument("case", required=False)
 @click.option("--try", "is_tried", is_flag=True, help="Measure each candidate that is a setting against the original.")
 @click.option(
@@ -45,15 +68,11 @@ def command(
     --explain. Candidates that are settings can be tried; the others are changes of the model's code, and say where.
     """
     from paceline.api.sources import known_ceilings
-    from paceline.cli._ab import Limits
-    from paceline.cli._explaining import Explaining
-    from paceline.core.quantity import parse_duration, parse_fraction
+    from paceline.cli.ab import Limits
     from paceline.store import open_reader, open_store
 
-    try:
-        limits = Limits(rounds, parse_duration(budget), parse_fraction(within))
-    except ValueError as error:
-        raise InputError("invalid-value", str(error), key="--budget or --within") from None
+    seconds, part = value_of("--budget", budget, parse_duration), value_of("--within", within, parse_fraction)
+    limits = Limits(rounds, seconds, part)
     with open_reader(store) as opened:
         records = opened.load(opened.find_run(run))
     named = [(one, f"{one.case.benchmark} {one.case.title}".strip()) for one in records.records]
@@ -74,3 +93,123 @@ def command(
 
 def _is_meant(text: str, index: int, name: str) -> bool:
     return index + 1 == int(text) if text.isdecimal() else all(word in name.split() for word in text.split())
+
+
+WRONG = ("miscompiled", "diverged")  # warnings that say that a result is not what it should be
+
+
+@dataclass(frozen=True)
+class Explaining:
+    """One case of a run and how its explanation is shown."""
+
+    records: RunRecords
+    record: Record
+    ceilings: KnownCeilings
+    as_json: bool = False
+
+    @cached_property
+    def case(self) -> Traced:
+        return traced_case(self.records, self.ceilings, self.record)
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        return candidates(self.case)
+
+    def show(self) -> None:
+        """Print the explanation."""
+        answer = self.case, budget(self.case, self._clock()), operations(self.case), self.candidates
+        if self.as_json:
+            click.echo(json.dumps(data(*answer)))
+        else:
+            terminal.show(document(*answer))
+
+    def _clock(self) -> float | None:
+        """The clock of the device at the end of the measurement, as a part of its maximum."""
+        gpus = (self.record.facts.get("conditions") or {}).get("after", {}).get("gpus") or [{}]
+        now, most = gpus[0].get("sm_clock_mhz"), [gpu.sm_clock_max_mhz for gpu in self.records.run.environment.gpus]
+        return now / most[0] if now and most and most[0] else None
+
+    def measure(self, store: Store, limits: Limits) -> None:
+        """Measure every candidate that is a setting in alternation with the case as it is."""
+        trials: list[tuple[Candidate, Trial]] = []
+        try:
+            for one in self.candidates:
+                if one.setting:
+                    if not self.as_json:
+                        click.echo(f"trying {one.setting}")
+                    trials.append((one, self._trial(one, store, limits)))
+                    if self.as_json:
+                        click.echo(json.dumps(trial_data(*trials[-1])))
+        finally:  # one that is interrupted shows what it has
+            if not self.as_json:
+                terminal.show(tried(trials))
+
+    def _trial(self, one: Candidate, store: Store, limits: Limits) -> Trial:
+        from paceline.cli import ab
+        from paceline.runner.sides import RUN, make_side
+        from paceline.web.form_fields import suite_text
+
+        case = self.record.case
+        with TemporaryDirectory(prefix="paceline-explain-") as folder:
+            path = Path(folder) / "suite.yaml"
+            path.write_text(suite_text(self.records.run, [case]), encoding="utf-8")
+            words = [RUN, str(path), "--set", f"target={case.target}"]
+            texts = zip("AB", ("", one.setting), strict=True)
+            sides = tuple(make_side(mark, "set", text, words, None, click.echo) for mark, text in texts)
+            first, second = sides
+            try:
+                ab.check_sides((first, second), words)
+                records = ab.records_of(store, f"explain {one.setting}", None, ())
+                measure = ab.measuring(words, ab.Figure())
+                alternation = ab.Alternation((first, second), measure, limits, records, store)
+                _alternate(alternation)
+            except InputError as error:
+                return Trial(None, None, 0, f"not measured: {error}")
+        return _outcome(alternation, one)
+
+
+def _alternate(alternation: Alternation) -> None:
+    is_through = False
+    try:
+        while not alternation.why_ended:
+            alternation.measure_round()
+        is_through = True
+    finally:
+        alternation.finish("finished" if is_through else "interrupted")
+
+
+def _outcome(alternation: Alternation, one: Candidate) -> Trial:
+    if not alternation.decisions:
+        return Trial(None, None, alternation.rounds, alternation.problem or "no round succeeded")
+    row, _ = alternation.decisions[0]
+    gain, interval = row.ratio.value, row.ratio.interval
+    if row.metric.better is Better.LOWER and gain:
+        gain = 1.0 / gain
+        interval = interval and Interval(
+            low=1.0 / interval.high, high=1.0 / interval.low, confidence=interval.confidence
+        )
+    return Trial(gain, interval, alternation.rounds, agreement(alternation.records.records, one.setting))
+
+
+def agreement(records: list[Record], setting: str) -> str:
+    """Whether the changed side computes what the original does, as far as its records tell."""
+    first, second = (next((one for one in reversed(records) if one.case.title.endswith(mark)), None) for mark in MARKS)
+    if first is None or second is None:
+        return "not compared"
+    wrong = next((one.message for one in second.warnings if one.kind in WRONG), None)
+    if wrong:
+        return f"no: {wrong}"
+    if setting.startswith("batch_size="):
+        return "not compared: other data"
+    losses = list(_losses(first, second))
+    said: Any = second.facts.get("compared_with_uncompiled")
+    if losses:
+        return f"the first losses differ by at most {max(losses):.2%}"
+    return f"compared with uncompiled, {said}" if said else "not compared"
+
+
+def _losses(first: Record, second: Record) -> Iterator[float]:
+    pair = first.measurement("loss"), second.measurement("loss")
+    if pair[0] and pair[1]:
+        for one, other in zip(pair[0].samples, pair[1].samples, strict=False):
+            yield abs(other - one) / max(abs(one), 1e-12)

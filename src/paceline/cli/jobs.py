@@ -10,6 +10,8 @@ import click
 
 from paceline.api.client import Client
 from paceline.cli._client import leader_options
+from paceline.core.quantity import show_duration
+from paceline.report.text import one_line
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 _PAGE = 500
@@ -24,7 +26,6 @@ _BETWEEN = 3  # characters between two columns
 @leader_options
 def command(states: tuple[str, ...], limit: int, as_json: bool, client: Client) -> None:
     """List the jobs of a leader."""
-    from paceline.report.text import one_line
 
     jobs: list[dict[str, Any]] = []
     cursor: str | None = None
@@ -58,9 +59,7 @@ def _table(jobs: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paceline.core.quantity import show_duration
     from paceline.report.render.terminal import open_console
-    from paceline.report.text import one_line
 
     console = open_console()
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, show_edge=False, pad_edge=False)

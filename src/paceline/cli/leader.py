@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._flags import duration_of
+from paceline.cli._options import duration_of
 from paceline.core.errors import InputError
 from paceline.service.engines import ENGINES, EngineOptions
 

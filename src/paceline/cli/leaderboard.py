@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from paceline.cli._answers import Answer, format_options, price_option
+from paceline.cli._options import Answer, format_options, price_option
+from paceline.core.errors import InputError
 
 
 @click.command("leaderboard")
@@ -31,7 +32,6 @@ def command(
     from paceline.analysis.leaderboard import boards
     from paceline.api.sources import read_sources
     from paceline.cli.recommend import read_prices
-    from paceline.core.errors import InputError
     from paceline.report.recommend import leaderboard as report
 
     if sources:

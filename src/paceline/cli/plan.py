@@ -125,7 +125,7 @@ def _shape(model: str, layers: int, hidden: int, heads: int | None, sequence: in
 def _cluster(
     request: ClusterRequest, results: Sequence[str], store: str | None
 ) -> tuple[ClusterEstimate, Calibration | None]:
-    from paceline.cli._plan_rows import calibrated, experience
+    from paceline.cli._plan_cluster import calibrated, experience
 
     if results:
         return calibrated(request, read_sources(results, store))

@@ -8,6 +8,7 @@ import click
 
 from paceline.api.client import Client
 from paceline.cli._client import leader_options
+from paceline.report.text import one_line
 
 
 @click.command()
@@ -33,7 +34,6 @@ def command(item: int | None, retry: bool, drop: bool, as_json: bool, client: Cl
 
 
 def _list(entries: list[dict[str, object]], *, as_json: bool) -> None:
-    from paceline.report.text import one_line
 
     if as_json:
         click.echo(json.dumps(entries, indent=2))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import Answer, format_options, price_option
+from paceline.cli._options import Answer, format_options, price_option
+from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,6 @@ def command(
     from paceline.analysis.recommend.choice import recommend, with_users
     from paceline.analysis.recommend.evidence import Question, evidence, read_bounds
     from paceline.api.sources import read_sources
-    from paceline.core.errors import InputError
     from paceline.report.recommend import document as report
 
     question = Question(

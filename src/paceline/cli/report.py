@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli import _names
-from paceline.cli._answers import Answer, format_options, write
+from paceline.cli._options import Answer, complete_runs, format_options, write
+from paceline.core.errors import InputError
 from paceline.core.files import data_directory, private_directory
+from paceline.core.gc_pause import no_garbage
 from paceline.report import export
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def tracker_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("report")
-@click.argument("run", default="last", shell_complete=_names.runs)
+@click.argument("run", default="last", shell_complete=complete_runs)
 @format_options(FORMATS, SUFFIXES)
 @tracker_options
 @click.option("--all", "every", is_flag=True, help="Every case on the terminal, however many there are.")
@@ -80,7 +81,6 @@ def command(
     with open_reader(store) as opened:
         records: RunRecords = opened.load(opened.find_run(run), samples=not on_terminal)
     if charts is not None:
-        from paceline.core.errors import InputError
         from paceline.report.run import chart_files
 
         try:
@@ -95,7 +95,6 @@ def command(
         click.echo(_send(records, *tracker))
         return
     if kind is None:
-        from paceline.core.gc_pause import no_garbage
         from paceline.report.run.document import show
 
         with no_garbage():

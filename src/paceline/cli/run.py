@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.api.cases import find_suite, suite_of_file
-from paceline.cli import _names
-from paceline.cli._case_command import SUITE, CaseCommand
-from paceline.cli._flags import case_flags, read_flags, read_settings
+from paceline.cli._flags import SUITE, CaseCommand, case_flags, read_flags, read_settings
+from paceline.cli._options import complete_cases
 from paceline.cli._running import joined_value
 from paceline.core.errors import InputError
 
@@ -39,7 +38,7 @@ class RunCommand(CaseCommand):
 
 
 @click.command(cls=RunCommand, params=case_flags())
-@click.argument("what", required=False, shell_complete=_names.cases)
+@click.argument("what", required=False, shell_complete=complete_cases)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter in every case that has it."
 )
@@ -164,7 +163,7 @@ def command(
             if case.sends and not as_json:
                 click.echo(f"      {case.sends}")
         if not as_json:
-            click.echo(_running.foreseen(cases, store), err=True)
+            click.echo(_running.foreseen(cases, _running.past_durations(store)), err=True)
 
 
 def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
@@ -221,7 +220,7 @@ def _explained(*, as_json: bool) -> Callable[[RunRecords], None]:
 
     def answer(records: RunRecords) -> None:
         from paceline.api.sources import known_ceilings
-        from paceline.cli._explaining import Explaining
+        from paceline.cli.explain import Explaining
         from paceline.report.run.document import show
 
         ceilings = known_ceilings(records)

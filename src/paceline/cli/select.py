@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._answers import Answer, format_options, save
+from paceline.cli._options import Answer, duration_of, format_options, save
+from paceline.core.errors import unknown
 
 if TYPE_CHECKING:
     from paceline.analysis.select.choice import SelectionPlan
@@ -53,14 +54,9 @@ def command(
     from paceline.analysis.select.model import learn
     from paceline.api.cases import find_suite
     from paceline.api.sources import read_checks
-    from paceline.core.errors import InputError, unknown
-    from paceline.core.quantity import parse_duration
     from paceline.report import select as report
 
-    try:
-        minutes = parse_duration(budget) / 60
-    except ValueError as problem:
-        raise InputError("not-a-duration", str(problem), where="--budget", key="--budget", value=budget) from None
+    minutes = duration_of("--budget", budget).total_seconds() / 60
     suite = find_suite(suite_name)
     checks, lost = read_checks(suite.name, rules, baseline, store)
     model = learn(history_of(checks, lost, _candidates(suite, checks), datetime.now(UTC)))

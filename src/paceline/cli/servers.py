@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.core.errors import InputError
+from paceline.core.interrupt import catch_interrupts
+from paceline.core.quantity import show_duration, show_size
+
 if TYPE_CHECKING:
     from paceline.servers._environment import Requirements
 
@@ -43,8 +47,6 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def install(names: tuple[str, ...]) -> None:
     """Make a virtual environment for each server, with pip as you have configured it."""
-    from paceline.core.interrupt import catch_interrupts
-    from paceline.core.quantity import show_duration, show_size
     from paceline.servers import _environment
 
     catch_interrupts()  # so that what was started for it ends first
@@ -70,7 +72,6 @@ def remove(names: tuple[str, ...]) -> None:
 
 
 def _requirements(name: str) -> Requirements:
-    from paceline.core.errors import InputError
     from paceline.servers import SERVERS
     from paceline.servers._program import Program
 

@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import click
 
-from paceline.cli._answers import FORMATS, Answer, format_options
+from paceline.cli._options import FORMATS, Answer, duration_of, format_options, value_of
+from paceline.core.errors import InputError, unknown
+from paceline.core.quantity import parse_fraction, parse_rate
 
 _FORMATS = FORMATS | {"csv": "One row for each policy, workload and load.", "png": "The comparison as a picture."}
 _Study = TypeVar("_Study")
@@ -65,7 +67,6 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
-    from paceline.core.errors import InputError, unknown
     from paceline.report import simulate as report
     from paceline.service.simulate import POLICIES, WORKLOADS, Fleet, study
 
@@ -132,7 +133,6 @@ def fleet(
 ) -> None:
     """Simulate a fleet whose nodes become defective, under several policies of validation: incidents, machine hours."""
     from paceline.analysis.select import simulation
-    from paceline.core.errors import unknown
     from paceline.report import select as report
 
     policies = _words(policy) if policy else list(simulation.POLICIES)
@@ -196,18 +196,16 @@ def trace(
     output: Path,
 ) -> None:
     """Write a trace of requests to a language model, for --load '{arrival: trace, file: FILE}'."""
-    from paceline.core.errors import InputError
-    from paceline.core.quantity import parse_fraction, parse_rate
     from paceline.load.arrivals import FORMS, drawn_trace, statistics
     from paceline.load.distribution import Distribution
 
-    share = _read("--prefix-share", prefix_share, parse_fraction)
+    share = value_of("--prefix-share", prefix_share, parse_fraction)
     drawn = drawn_trace(
         requests,
-        _read("--rate", rate, parse_rate),
+        value_of("--rate", rate, parse_rate),
         burstiness,
-        _read("--prompt-tokens", prompt_tokens, Distribution.parse),
-        _read("--output-tokens", output_tokens, Distribution.parse),
+        value_of("--prompt-tokens", prompt_tokens, Distribution.parse),
+        value_of("--output-tokens", output_tokens, Distribution.parse),
         share if form == "mooncake" else 0.0,
         seed,
     )
@@ -219,23 +217,9 @@ def trace(
     click.echo(f"{output}: {statistics(drawn)}")
 
 
-def _read(flag: str, text: str, read: Callable[[object], _Study]) -> _Study:
-    from paceline.core.errors import InputError
-
-    try:
-        return read(text)
-    except ValueError as problem:
-        raise InputError("invalid-value", str(problem), where=flag, key=flag, value=text) from None
-
-
 def _days(flag: str, text: str) -> float:
-    from paceline.core.errors import InputError
-    from paceline.core.quantity import parse_duration
 
-    try:
-        days = parse_duration(text) / 86400
-    except ValueError as problem:
-        raise InputError("not-a-duration", str(problem), where=flag, key=flag, value=text) from None
+    days = duration_of(flag, text).total_seconds() / 86400
     if days < 1:
         raise InputError("out-of-range", f"{flag} {text} must be a day or more, such as 100d", key=flag, value=text)
     return days
@@ -256,8 +240,6 @@ def _words(text: str) -> list[str]:
 
 
 def _loads(text: str) -> list[float]:
-    from paceline.core.errors import InputError
-    from paceline.core.quantity import parse_fraction
 
     loads = []
     for word in _words(text):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import click
 
+from paceline.core.quantity import show_size
+from paceline.report.text import one_line
+
 _STORE = click.option("--store", metavar="PATH|URL", help="Where results are stored: a SQLite file or postgresql://...")
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 SHOWN = 50  # losses on a terminal
@@ -27,7 +30,6 @@ def backup(file: Path, replace: bool, store: str | None) -> None:
 
     It has what was there at one moment; others may write meanwhile.
     """
-    from paceline.core.quantity import show_size
     from paceline.store import open_existing
     from paceline.store.backup import back_up
 
@@ -62,7 +64,6 @@ def check(save: Path | None, as_json: bool, store: str | None) -> None:
 
     Everything is read; what can be read of a damaged store is saved on request. Exits with 1 if anything is damaged.
     """
-    from paceline.report.text import one_line
     from paceline.store import check as checking
     from paceline.store import default_url, locate
 

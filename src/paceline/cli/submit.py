@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.api.client import Client
-from paceline.api.fleet_jobs import JobFleet
+from paceline.api.fleet import JobFleet
 from paceline.api.jobs import send, watch, words_of
-from paceline.cli import _names
-from paceline.cli._case_command import CaseCommand
 from paceline.cli._client import leader_options
-from paceline.cli._flags import case_flags, read_flags, read_settings
+from paceline.cli._flags import CaseCommand, case_flags, read_flags, read_settings
 from paceline.cli._fleet import JsonLines, Lines, end
+from paceline.cli._options import complete_cases
 from paceline.core.errors import InputError
 from paceline.report.text import one_line
 
@@ -38,7 +37,7 @@ class SubmitCommand(CaseCommand):
 
 
 @click.command(cls=SubmitCommand, params=case_flags())
-@click.argument("what", metavar="SUITE|BENCHMARK", required=False, shell_complete=_names.cases)
+@click.argument("what", metavar="SUITE|BENCHMARK", required=False, shell_complete=complete_cases)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in `paceline run`."
 )

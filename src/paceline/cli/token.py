@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.core.errors import InputError
+from paceline.core.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from paceline.service.quotas import Quotas
+    from paceline.service.admission import Quotas
     from paceline.store.queue import AuditRow, TokenRow
 
 _QUOTAS = (
@@ -34,7 +35,7 @@ def _quota_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def decorated(**options: Any) -> None:
-        from paceline.service.quotas import Quotas
+        from paceline.service.admission import Quotas
 
         given = {name: options.pop(name) for name in Quotas.model_fields}
         command(quotas=Quotas(**given), **options)
@@ -190,7 +191,6 @@ def _audit(what: str, name: str) -> AuditRow:
 
 
 def _lasts(text: str) -> timedelta | None:
-    from paceline.core.quantity import parse_duration
 
     if text == "never":
         return None

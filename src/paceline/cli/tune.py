@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.api.cases import find_suite, suite_of_file
-from paceline.cli import _names
-from paceline.cli._case_command import SUITE, CaseCommand
-from paceline.cli._flags import case_flags, read_flags, read_settings
+from paceline.cli._flags import SUITE, CaseCommand, case_flags, read_flags, read_settings
+from paceline.cli._options import complete_cases
 from paceline.core.errors import InputError, located
+from paceline.core.interrupt import catch_interrupts
 
 if TYPE_CHECKING:
     from paceline.analysis.tune.answer import Objective, Tuning
@@ -35,7 +35,7 @@ class TuneCommand(CaseCommand):
 
 
 @click.command(cls=TuneCommand, params=[flag for flag in case_flags() if flag.name != "parameter__repeat"])
-@click.argument("what", required=False, shell_complete=_names.cases)
+@click.argument("what", required=False, shell_complete=complete_cases)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter, or values of it to choose from."
 )
@@ -85,7 +85,6 @@ def command(
     from paceline.api.running import check_tag, records_of
     from paceline.api.tune import Tuner
     from paceline.cli._running import Output
-    from paceline.core.interrupt import catch_interrupts
     from paceline.store import open_existing, open_store
 
     suite: Suite = ctx.meta[SUITE]

@@ -73,15 +73,6 @@ def is_closed(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, _CLOSED)
 
 
-def never_taken(parameters: type[BaseModel]) -> list[str]:
-    """The parameters that a job can only leave at their defaults."""
-    return [
-        name
-        for name, field in parameters.model_fields.items()
-        if not is_closed(field.annotation) and ((rule := rule_of(field)) is None or rule.check is None)
-    ]
-
-
 def shorten(value: object) -> str:
     """A value for a message, in ASCII and not endless."""
     text = ascii(str(value))

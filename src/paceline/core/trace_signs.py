@@ -14,8 +14,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.core.trace_events import KINDS, Span, TraceEvent, group_of, lanes, length, overlap, own_time, union
-from paceline.core.trace_work import PRODUCTS, Inputs, Sizes
+from paceline.core.trace_events import (
+    KINDS,
+    PRODUCTS,
+    Inputs,
+    Sizes,
+    Span,
+    TraceEvent,
+    group_of,
+    lanes,
+    length,
+    overlap,
+    own_time,
+    union,
+)
 
 SignKind = Literal[
     "synchronisation", "host-copy", "layout", "cast", "math-attention", "data-wait", "recompilation"

@@ -18,7 +18,7 @@ from paceline.core.network import free_port, is_loopback, own_address
 from paceline.remote.agent import Orders
 from paceline.runner.execute import CaseExecution
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.network import bound_to
+from paceline.runner.launcher_ranks import bound_to
 from paceline.runner.run import OnProgress, execute_at_once, imports_of
 from paceline.version import VERSION
 

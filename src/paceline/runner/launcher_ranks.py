@@ -16,17 +16,36 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from paceline.core.case import Case
 from paceline.core.errors import InputError
 from paceline.core.network import free_port, is_loopback, shown_address
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.runner.execute import CaseEnd, CaseExecution, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.network import bound_to
 from paceline.runner.run import execute_here, imports_of
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has this address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == address.partition("%")[0] for one in addresses):
+            return name
+    return None
+
+
+def bound_to(address: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that make collectives use the interface with this address; what the user has set stands."""
+    interface = interface_of(address)
+    if interface is None:
+        return {}
+    # NCCL takes a name for the beginning of one, unless `=` asks for exactly this one.
+    variables = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {name: value for name, value in variables.items() if name not in environment}
 
 
 # Steps that do not launch tasks: the shell of an interactive allocation, a batch script, those of Slurm itself.

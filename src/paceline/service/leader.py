@@ -18,6 +18,7 @@ from heapq import nsmallest
 
 from paceline.core.errors import InputError, StoreError
 from paceline.core.quantity import show_duration
+from paceline.service.admission import Quotas, check_quotas, most_running
 from paceline.service.engines.base import AttemptProgress, AttemptReport, Engine, FollowerState
 from paceline.service.follower_calls import Attempts, FollowerCalls, Order, Presence, next_orders
 from paceline.service.idle_checks import IdleChecks
@@ -25,8 +26,6 @@ from paceline.service.job_store import JobStore, Policy, Pruning, ReportRefused
 from paceline.service.jobs import LEASE, Cancelled, FailureKind, Job, JobFailure, JobState, Lost, Placed, Refused
 from paceline.service.placement import DurationPredictor, is_unheard_of, scheduler_follower, why_it_waits
 from paceline.service.quiet_log import QuietLog
-from paceline.service.quotas import Quotas, most_running
-from paceline.service.quotas import check as check_quotas
 from paceline.service.scheduler import events
 from paceline.service.scheduler.state import ClusterState, Demand, JobPlacement, Needs
 from paceline.store.queue import FollowerRow, QuarantineRow

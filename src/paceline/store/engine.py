@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
     URL,
@@ -24,23 +22,17 @@ from sqlalchemy import (
     make_url,
     select,
     text,
-    update,
 )
 from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from paceline.core.benchmark import described
-from paceline.core.environment import Environment
 from paceline.core.errors import InputError, StoreError
 from paceline.core.files import open_private, private_directory, sync_directory
-from paceline.core.run import machine_key, sessions_of
 from paceline.core.text import clean_all
 from paceline.store import codec, spool
 from paceline.store.location import (
-    DESCRIBED_SINCE,
     REVISIONS,
     SCHEMA_VERSION,
-    SESSIONS_SINCE,
     VERSION_TABLE,
     Location,
     bad_postgres_url,
@@ -50,21 +42,14 @@ from paceline.store.reader import (
     UNREADABLE,
     close_files_to_others,
     is_read_only,
-    load_records,
-    load_runs,
     read_only_options,
 )
-from paceline.store.schema import metadata, records, runs, schema_version, version_metadata
-from paceline.store.store import Store, ask, opening_error
-
-if TYPE_CHECKING:
-    from alembic.config import Config
-
+from paceline.store.schema import metadata, schema_version, version_metadata
+from paceline.store.store import Store, opening_error
 
 ADVISORY_LOCK = 0x9ACE11E  # the same number in every Paceline
 CONNECT_SECONDS = 10
 _BEGIN = "paceline_begin"  # execution option: how SQLite begins a transaction
-_MIGRATING = threading.Lock()  # Alembic keeps what it works on in its modules, one thing at a time for a whole process
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +74,7 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
             f"the store {location.shown} has schema version {version or 'none'}, not {SCHEMA_VERSION}, and cannot be "
             f"migrated where it may not be written: copy it to another directory and open that"
         )
-    # One after the other: threads of this process by the first, everybody else by the lock of the database itself.
-    with _MIGRATING, writes.begin() as connection:
+    with writes.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
         # Whoever held the lock before may have migrated the store, even to a version that is newer than ours.
@@ -100,55 +84,16 @@ def ensure_newest(location: Location, *, reads: Engine, writes: Engine, read_onl
             if version is None:
                 _create(connection)
             else:
-                _upgrade(connection)
-                if version < DESCRIBED_SINCE:
-                    describe_records(connection)
-                if version < SESSIONS_SINCE:
-                    assign_sessions(connection)
+                from paceline.store import migrations  # which most who open a store do not need
+
+                migrations.upgrade(connection, version)
 
 
 def _create(connection: Connection) -> None:
-    """The newest schema in an empty database, without Alembic, which takes long to import."""
+    """The newest schema in an empty database."""
     metadata.create_all(connection)
     version_metadata.create_all(connection)
     connection.execute(insert(schema_version).values(version_num=SCHEMA_VERSION))
-
-
-def _upgrade(connection: Connection) -> None:
-    """Apply the migrations that are missing, in the transaction of this connection."""
-    from alembic import command
-
-    config = migration_config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, SCHEMA_VERSION)
-
-
-def describe_records(connection: Connection) -> None:
-    """Describe every record as its benchmark does; run by run, for there may be many samples."""
-    for run_id, document in connection.execute(select(runs.c.id, runs.c.environment)).all():
-        environment = Environment.read(document)
-        for record in load_records(partial(ask, connection), "run_id = :run_id", {"run_id": run_id}):
-            attempt = {"run_id": run_id, "case_index": record.case.index, "attempt": record.attempt}
-            description = codec.description_of(described(record, environment))
-            connection.execute(update(records).filter_by(**attempt).values(description=description))
-
-
-def assign_sessions(connection: Connection) -> None:
-    """Say of every run on which machine and in which session it was taken."""
-    stored = load_runs(partial(ask, connection))
-    sessions = sessions_of(stored)
-    for run in stored:
-        values = {"session": sessions[run.id], "machine": machine_key(run.environment)}
-        connection.execute(update(runs).where(runs.c.id == run.id).values(values))
-
-
-def migration_config() -> Config:
-    """Alembic's configuration; there is no file for it."""
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "paceline.store:migrations")
-    return config
 
 
 def _version(connection: Connection) -> str | None:

@@ -37,7 +37,7 @@ Document = sa.JSON(none_as_null=True)
 
 metadata = sa.MetaData()
 
-# Apart from the others, because it is Alembic's: as Alembic itself would make it.
+# Apart from the others, as it is no data: a copy of a store has its own. The name is that of stores of 0.1.0.
 version_metadata = sa.MetaData()
 schema_version = sa.Table(
     VERSION_TABLE,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.api.client import Client
-from paceline.api.fleet import FleetListener
-from paceline.api.fleet_jobs import JobFleet
+from paceline.api.fleet import FleetListener, JobFleet
 from paceline.service.engines.base import AttemptReport, FollowerState
 from paceline.service.jobs import JobState, MachineNeeds
 from paceline.store.queue import EventRow

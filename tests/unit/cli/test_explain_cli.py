@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.analysis.compare.rounds import MARKS
-from paceline.cli._explaining import agreement
-from paceline.cli.explain import command
+from paceline.cli.explain import agreement, command
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Record, RecordWarning
 from paceline.core.subject import StepTrace

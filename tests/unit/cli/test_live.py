@@ -7,7 +7,7 @@ import json
 import pytest
 
 from paceline.api import progress as progress_lines
-from paceline.cli import _live
+from paceline.cli import _running
 from paceline.core.record import Cause, CauseKind
 from paceline.core.stats import Interval
 from support.store_samples import a_failed_record, a_run
@@ -33,7 +33,7 @@ def test_the_running_figure(
     monkeypatch: pytest.MonkeyPatch, progress: dict[str, object], interval: Interval | None, text: str
 ) -> None:
     monkeypatch.setattr(progress_lines, "median_interval", lambda samples: interval)
-    assert _live.estimate(progress, SAMPLES) == text
+    assert progress_lines.estimate(progress, SAMPLES) == text
 
 
 @pytest.mark.parametrize(
@@ -46,22 +46,22 @@ def test_the_running_figure(
 def test_a_load_is_shown_while_it_runs(
     load: dict[str, float], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _live.load_figures(load) == text
+    assert progress_lines.load_figures(load) == text
     case, shown = a_failed_record().case, []
-    terminal = _live.Terminal()
+    terminal = _running.Terminal()
     monkeypatch.setattr(terminal._bar, "update", lambda _task, description: shown.append(description))
     terminal.case_progress(case, {"phase": "measuring", "load": load}, [])
-    assert shown == [f"{text}; {_live.label(case)}: measuring"]
-    _live.JsonLines().case_progress(case, {"phase": "measuring", "load": load}, [])
+    assert shown == [f"{text}; {progress_lines.label(case)}: measuring"]
+    _running.JsonLines().case_progress(case, {"phase": "measuring", "load": load}, [])
     assert json.loads(capsys.readouterr().out)["load"] == load
 
 
 ESCAPES = "\x1b[2J\x1b]0;mine\x07\r\n\x9b31m\u202e\udcff"
 
 
-@pytest.mark.parametrize("make", [_live.PlainLines, _live.Terminal])
+@pytest.mark.parametrize("make", [progress_lines.PlainLines, _running.Terminal])
 def test_what_a_case_says_cannot_drive_the_terminal(
-    make: type[_live.PlainLines | _live.Terminal], capsys: pytest.CaptureFixture[str]
+    make: type[progress_lines.PlainLines | _running.Terminal], capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = a_failed_record()
     case = record.case.model_copy(update={"title": ESCAPES})

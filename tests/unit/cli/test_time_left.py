@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.cli._live import TimeLeft, foreseen
+from paceline.cli._running import TimeLeft, foreseen
 from paceline.core.case import Case
 from support.store_samples import a_record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.network import is_loopback, own_address
-from paceline.runner.network import bound_to, interface_of
+from paceline.runner.launcher_ranks import bound_to, interface_of
 
 
 def test_the_way_to_this_host_is_its_loopback() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import InputError
-from paceline.runner.side_environment import commit_of, commit_side, package_side
-from paceline.runner.sides import Ended, Side, make_side, read_kind, run_command
+from paceline.runner.sides import Ended, Side, commit_of, commit_side, make_side, package_side, read_kind, run_command
 from support.refused import refused
 from support.repository import commit, repository
 

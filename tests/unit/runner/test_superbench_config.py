@@ -12,8 +12,7 @@ from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.suite import Here, Suite, expand
 from paceline.runner.suite_file import load_suite
-from paceline.runner.superbench_benchmarks import Unmapped, counterpart
-from paceline.runner.superbench_config import is_config, read_config
+from paceline.runner.superbench_config import Unmapped, counterpart, is_config, read_config
 from support.refused import refused
 
 CONFIG = Path(__file__).parents[2] / "data/superbench/config.yaml"

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case
 from paceline.core.errors import InputError
-from paceline.core.network import FromNetwork, is_closed, never_taken, rule_of
+from paceline.core.network import FromNetwork, is_closed, rule_of
 from paceline.core.parameters import Parameters
 from paceline.core.suite import Here, Suite, expand
 from paceline.runner.suite_file import shipped
@@ -135,10 +135,6 @@ def test_every_text_of_every_benchmark_is_judged() -> None:
     texts = {path: field for path, field in known if not is_closed(field.annotation)}
     paths = {path for path, field in texts.items() if "Path" in str(field.annotation)}
     assert {path for path, field in texts.items() if rule_of(field) is None} - paths == set()
-
-
-def test_what_is_never_taken_is_listed() -> None:
-    assert never_taken(Tomorrow) == ["text", "anything", "mapping", "where"]
 
 
 class Colour(Enum):

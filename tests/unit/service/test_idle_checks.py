@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from paceline.service.admission import Quotas
 from paceline.service.api.tokens import Scope, make
 from paceline.service.engines.base import FollowerState
 from paceline.service.idle_checks import TAG
 from paceline.service.jobs import Job, JobState, MachineNeeds
 from paceline.service.leader import Leader
-from paceline.service.quotas import Quotas
 from paceline.store.store import Store
 from support.scripted_followers import Clock, ScriptedEngine, a_job
 

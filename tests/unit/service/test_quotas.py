@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from paceline.service.admission import Quotas, check_quotas, machine_hours, most_running
 from paceline.service.api.tokens import Scope, make
 from paceline.service.job_store import JobStore
 from paceline.service.jobs import Cancelled, Ended, Job, Lost, Placed
 from paceline.service.leader import Leader
-from paceline.service.quotas import Quotas, check, machine_hours, most_running
 from paceline.store.store import Store
 from support.refused import refused
 from support.scripted_followers import START, Clock, ScriptedEngine, a_job
@@ -73,8 +73,8 @@ def test_machine_hours_count_each_machine_while_a_job_has_it(store: Store) -> No
     assert machine_hours(store, "nobody", START + 5 * HOUR) == 0
     assert machine_hours(store, "ann", START + timedelta(days=31)) < 31 * 24
     with refused("over-quota", key="machine_hours"):
-        check(of("ann", "next"), Quotas(machine_hours=0), store)
-    check(of("ann", "next"), Quotas(machine_hours=0.1), store)
+        check_quotas(of("ann", "next"), Quotas(machine_hours=0), store)
+    check_quotas(of("ann", "next"), Quotas(machine_hours=0.1), store)
 
 
 def test_only_tokens_that_hold_and_are_no_admins_limit_what_runs(store: Store) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
@@ -14,25 +14,23 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.errors import InputError
-from paceline.core.json_schemas import TypedSchema
-from paceline.core.network import never_taken
 from paceline.core.run import RunRecords
-from paceline.runner.suite_file import shipped
+from paceline.report.export.openmetrics import PREFIX as METRICS_PREFIX
+from paceline.report.export.openmetrics import Family, exposition, labels_of
 from paceline.service import admission, job_store
+from paceline.service.admission import OVER_QUOTA
 from paceline.service.api import documents as d
 from paceline.service.api import errors, tokens
 from paceline.service.api.answer_cache import AnswerCache
+from paceline.service.api.connections import Gate
 from paceline.service.api.errors import Refused, declared, not_found, unavailable
 from paceline.service.api.guard import PREFIX, Guard, Limits, needs
-from paceline.service.api.metrics import OPENMETRICS, leader_metrics
 from paceline.service.api.tokens import Caller, Scope, Sessions, Tokens
-from paceline.service.credentials import state_of
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JOB_ID, Job, JobRequest, JobState
 from paceline.service.leader import Leader
 from paceline.service.placement import gpu_indices
-from paceline.service.quotas import OVER_QUOTA
-from paceline.store.queue import QuarantineRow, TokenRow
+from paceline.store.queue import QuarantineRow
 from paceline.store.store import Store
 from paceline.version import VERSION
 
@@ -44,7 +42,6 @@ its own machine and nobody has made a token yet."""
 JobId = Annotated[str, Path(pattern=JOB_ID)]
 RowId = Annotated[int, Path(ge=1, lt=2**31)]
 RunId = Annotated[str, Path(pattern=d.RUN_ID)]
-TokenName = Annotated[str, Path(pattern=d.TOKEN_NAME)]
 Cursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,17}_[A-Za-z0-9][A-Za-z0-9-]{0,39}$")]
 After = Annotated[str, Query(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$")]
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -54,6 +51,7 @@ _LISTED = 0.5  # seconds for which all who ask for the same jobs get the same an
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _PAGE = {"description": "A page", "content": {"text/html": {"schema": {"type": "string"}}}}
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _METRICS = {"description": "Metrics", "content": {OPENMETRICS.partition(";")[0]: {"schema": {"type": "string"}}}}
 # The page has its own scripts; whatever a name in it may inject, it gets neither the token nor the API.
 _ISOLATED = (
@@ -327,25 +325,13 @@ def _result_routes(context: ApiContext) -> APIRouter:
 
 
 def _catalogue_routes(app: FastAPI) -> APIRouter:
-    """What a job can name, and what is wrong with a suite as somebody types it."""
+    """The description of the API, and what is wrong with a suite as somebody types it."""
     router = _router("catalogue")
 
     @router.get("/openapi.json", include_in_schema=False)
     @needs(Scope.READ)
     def description() -> JSONResponse:
         return JSONResponse(app.openapi())
-
-    @router.get("/benchmarks")
-    @needs(Scope.READ)
-    def benchmarks() -> d.BenchmarksPage:
-        """What a case can be, with the schema of its parameters."""
-        return _benchmarks()
-
-    @router.get("/suites")
-    @needs(Scope.READ)
-    def suites() -> d.SuitesPage:
-        """Suites that ship with Paceline, and those of other packages here."""
-        return _suites()
 
     @router.post("/validate")
     @needs(Scope.SUBMIT)
@@ -372,34 +358,8 @@ def _catalogue_routes(app: FastAPI) -> APIRouter:
     return router
 
 
-@cache
-def _benchmarks() -> d.BenchmarksPage:
-    views = [
-        d.BenchmarkView(
-            name=name,
-            summary=benchmark.summary,
-            category=benchmark.category,
-            primary=benchmark.primary,
-            metrics=[metric.model_dump(mode="json") for metric in benchmark.metrics],
-            parameters=benchmark.Parameters.model_json_schema(schema_generator=TypedSchema),
-            refused=never_taken(benchmark.Parameters),
-        )
-        for name, benchmark in sorted(BENCHMARKS.registry().entries.items())
-    ]
-    return d.BenchmarksPage(benchmarks=views)
-
-
-@cache
-def _suites() -> d.SuitesPage:
-    views = []
-    for name in sorted(shipped()):
-        document = admission.document_of(name)
-        views.append(d.SuiteView(name=name, description=str(document.get("description", "")), suite=document))
-    return d.SuitesPage(suites=views)
-
-
 def _admin_routes(context: ApiContext) -> APIRouter:
-    """The leader's health, its tokens, who did what."""
+    """The leader's health, its figures, who did what."""
     router = _router("administration")
     queue = context.store.queue
 
@@ -429,36 +389,6 @@ def _admin_routes(context: ApiContext) -> APIRouter:
         text = leader_metrics(context.leader, context.store, getattr(request.app.state, "gate", None))
         return Response(text, media_type=OPENMETRICS)
 
-    @router.get("/tokens")
-    @needs(Scope.ADMIN)
-    def list_tokens() -> d.TokensPage:
-        """Whose tokens there are."""
-        return d.TokensPage(tokens=[_token_view(row) for row in queue.tokens()])
-
-    @router.post("/tokens", status_code=201)
-    @needs(Scope.ADMIN)
-    def create_token(sent: d.TokenSent, request: Request) -> d.TokenMade:
-        """Make a token, in place of an earlier one of this name; it is shown this once."""
-        request.state.subject = sent.name
-        lasts = timedelta(days=sent.days) if sent.days is not None else None
-        token, row = tokens.make(sent.name, tokens.Scope.of(sent.scope), lasts, quotas=sent.quotas)
-        tokens.check_kind(row, queue.tokens())
-        with queue.writing(f"make token '{sent.name}'") as writing:
-            writing.put_token(row)
-        context.tokens.forget()
-        return d.TokenMade(**_token_view(row).model_dump(), token=token)
-
-    @router.delete("/tokens/{name}", status_code=204, responses=declared(404))
-    @needs(Scope.ADMIN)
-    def revoke_token(name: TokenName, request: Request) -> None:
-        """Revoke a token, from this moment on."""
-        request.state.subject = name
-        with queue.writing(f"revoke token '{name}'") as writing:
-            existed = writing.revoke_token(name)
-        context.tokens.forget()
-        if not existed:
-            raise not_found("token", name)
-
     @router.get("/audit")
     @needs(Scope.ADMIN)
     def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> d.AuditPage:
@@ -468,5 +398,35 @@ def _admin_routes(context: ApiContext) -> APIRouter:
     return router
 
 
-def _token_view(row: TokenRow) -> d.TokenView:
-    return d.TokenView.model_validate(asdict(row) | {"state": state_of(row, datetime.now(UTC))})  # all but its digest
+def leader_metrics(leader: Leader, store: Store, gate: Gate | None) -> str:
+    """The leader itself in figures, as they are now: its queue, its leases, its store and its front."""
+    begun = time.perf_counter()
+    counts = {state.value: 0 for state in JobState} | store.queue.counts()
+    read_seconds = time.perf_counter() - begun
+    leases, (writes, write_seconds) = leader.leases, leader.store_writes
+    families = {
+        "jobs": Family("", "Jobs in each state.", {labels_of({"state": one}): n for one, n in counts.items()}),
+        "followers": _single("", "Followers that are here.", len(leader.followers())),
+        "followers_refused": _single("", "Followers that are refused.", len(leader.refused())),
+        "leases": _single("", "Jobs that followers have.", len(leases)),
+        "age_seconds": _single("seconds", "Time since the leader last knew of its followers.", leader.age),
+        "ready": _single("", "1 while jobs are taken, 0 while they are not.", leader.is_ready),
+        "store_read_seconds": _single("seconds", "Time that counting the jobs took just now.", read_seconds),
+        "store_writes": _single("", "Changes of jobs that were stored.", writes, "counter"),
+        "store_write_seconds": _single("seconds", "Time that storing them took.", write_seconds, "counter"),
+    }
+    if leases:
+        left = (min(leases) - datetime.now(UTC)).total_seconds()
+        families["lease_left_seconds"] = _single("seconds", "Time until the first lease runs out.", left)
+    quarantined = store.queue.quarantine_count()
+    families["quarantined_reports"] = _single("", "Items of reports that could not be stored.", quarantined)
+    if gate is not None:
+        families["connections"] = _single("", "Connections that are open.", len(gate))
+        families["connections_refused"] = _single(
+            "", "Connections for which another had to go.", gate.refused, "counter"
+        )
+    return exposition({f"{METRICS_PREFIX}_leader_{name}": family for name, family in families.items()})
+
+
+def _single(unit: str, about: str, value: float, kind: str = "gauge") -> Family:
+    return Family(unit, about, {"": float(value)}, kind)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, Field, JsonValue
 
 from paceline.core.run import RunRow
-from paceline.service.api.tokens import NAME
-from paceline.service.credentials import TokenState
 from paceline.service.engines.base import AttemptProgress
 from paceline.service.jobs import JobFailure, JobState, MachineNeeds, Name, StrictModel
-from paceline.service.quotas import Quotas
 from paceline.store.queue import AuditRow, QuarantineRow
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-TOKEN_NAME = f"^{NAME.pattern}$"
 
 
 class ValidateSent(StrictModel):
@@ -26,15 +22,6 @@ class ValidateSent(StrictModel):
     text: str | None = Field(default=None, max_length=50_000, description="The suite as YAML, instead")
     overrides: dict[str, JsonValue] = {}
     needs: MachineNeeds = MachineNeeds()
-
-
-class TokenSent(StrictModel):
-    """A token to make."""
-
-    name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
-    scope: Literal["follower", "read", "submit", "admin"] = "submit"
-    days: float | None = Field(default=90.0, gt=0, le=36_500, description="How long it holds; null is for ever")
-    quotas: Quotas = Quotas()
 
 
 class JobSummary(BaseModel):
@@ -166,38 +153,6 @@ class FollowersPage(BaseModel):
     followers: list[FollowerView]
 
 
-class BenchmarkView(BaseModel):
-    """A benchmark that a job can name."""
-
-    name: str
-    summary: str
-    category: str
-    primary: str
-    metrics: list[dict[str, Any]]
-    parameters: dict[str, Any] = Field(description="JSON schema")
-    refused: list[str] = Field(description="Parameters that are not taken from the network")
-
-
-class BenchmarksPage(BaseModel):
-    """What a job can name."""
-
-    benchmarks: list[BenchmarkView]
-
-
-class SuiteView(BaseModel):
-    """A suite that ships."""
-
-    name: str
-    description: str
-    suite: dict[str, Any]
-
-
-class SuitesPage(BaseModel):
-    """Suites that a job can name."""
-
-    suites: list[SuiteView]
-
-
 class ProblemView(BaseModel):
     """One thing that is wrong with a suite."""
 
@@ -215,30 +170,6 @@ class SuiteValidation(BaseModel):
     problems: list[ProblemView]
     cases: int
     titles: list[str] = Field(description="Of the first cases")
-
-
-class TokenView(BaseModel):
-    """A token, without itself."""
-
-    name: str
-    scopes: tuple[str, ...]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    quotas: Quotas
-    state: TokenState
-
-
-class TokensPage(BaseModel):
-    """All tokens."""
-
-    tokens: list[TokenView]
-
-
-class TokenMade(TokenView):
-    """A new token, shown this once."""
-
-    token: str
 
 
 class AuditPage(BaseModel):

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.errors import InputError, MissingDependency
 from paceline.core.files import data_directory, private_directory
-from paceline.service.api.connections import ConnectionLimits, Gate
-from paceline.service.api.waiting_room import WaitingRoom
+from paceline.service.api.connections import ConnectionLimits, Gate, WaitingRoom
 
 if TYPE_CHECKING:
     import uvicorn

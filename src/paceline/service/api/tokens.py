@@ -17,10 +17,10 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 
 from paceline.core.errors import InputError
+from paceline.service.admission import Quotas
 from paceline.service.api.errors import Refused
 from paceline.service.credentials import digest, is_followers, state_of
 from paceline.service.jobs import Job
-from paceline.service.quotas import Quotas
 from paceline.store.queue import TokenRow
 from paceline.store.store import Store
 
@@ -139,11 +139,6 @@ class Tokens:
         """Whether the next question needs no look into the store."""
         looked_at = self._looked_at
         return looked_at is not None and self._clock() - looked_at <= _FRESH
-
-    def forget(self) -> None:
-        """Look into the store at the next question."""
-        with self._lock:
-            self._looked_at = None
 
     def caller(self, token: str) -> Caller | None:
         """Whose token it is, if it is valid."""

@@ -1,18 +1,23 @@
 """Measuring on several followers at once: the first leads through the others' agents, and these wait for it.
 
-The first has them as hosts, as `paceline run --hosts` would; what takes it there is a connection instead of ssh.
+The first has them as hosts, as `paceline run --hosts` would; what takes it there is a connection instead of ssh: this
+module as a program, `python -m paceline.service.follower.gang FOLLOWER COMMAND...`, in the place of a remote shell. It
+runs in the folder of the attempt, whose assignment says who is where.
 """
 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import shlex
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
@@ -27,7 +32,6 @@ from paceline.runner.hosts import Host, HostRanks
 from paceline.runner.run import Execute
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, Meeting
-from paceline.service.follower.relay import watch_closely
 from paceline.service.follower.spool import Spool
 from paceline.service.jobs import FailureKind, JobFailure
 from paceline.version import VERSION
@@ -49,7 +53,7 @@ class GangBroken(PacelineError):
 @contextmanager
 def lead(assignment: Assignment) -> Iterator[Execute]:
     """What executes a case on all followers of an attempt, or on the first alone; what runs on them ends with this."""
-    relay = [sys.executable, "-P", "-m", "paceline.service.follower.relay"]
+    relay = [sys.executable, "-P", "-m", "paceline.service.follower.gang"]
     shell = RemoteShell(f"{shlex.join(relay)} {{host}}", sys.executable)
     slots = max(1, len(assignment.devices))  # ranks on each follower: one for each GPU, or one
     hosts = [Host(name, slots) for name in (assignment.name, *assignment.peers)]
@@ -162,3 +166,51 @@ def _accept(listening: socket.socket, secret: str) -> socket.socket:
             watch_closely(connection)
             return connection
         connection.close()
+
+
+CONNECT_SECONDS = 10.0
+_SOON = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds until a peer that is cut off is noticed
+
+
+def watch_closely(connection: socket.socket) -> None:
+    """Have the system end a connection whose other side is gone without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SOON.items():
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def main() -> None:
+    """Connect standard input and output with a peer, or become the command."""
+    follower, *command = sys.argv[1:]
+    assignment = Spool(Path.cwd()).assignment
+    if assignment is None:
+        sys.exit(f"no assignment in {Path.cwd()}")
+    meeting = dict(zip(assignment.peers, assignment.meetings, strict=True)).get(follower)
+    if meeting is None:  # it is not a peer, but this follower itself
+        os.execv(command[0], command)
+    try:
+        connection = socket.create_connection((meeting.address, meeting.port), timeout=CONNECT_SECONDS)
+        connection.settimeout(None)
+        watch_closely(connection)
+        connection.sendall(f"{meeting.secret}\n".encode())  # by which the peer knows that it is the right one
+    except OSError as error:
+        sys.exit(f"{follower} cannot be reached at {meeting.address}, port {meeting.port}: {error}")
+
+    def send_orders() -> None:
+        with suppress(OSError):
+            while data := os.read(sys.stdin.fileno(), 1 << 16):
+                connection.sendall(data)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)  # no more orders: the peer ends
+
+    threading.Thread(target=send_orders, daemon=True).start()
+    with suppress(OSError):
+        while data := connection.recv(1 << 16):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -21,13 +21,13 @@ from paceline.core.parameters import in_words
 from paceline.report.text import one_line
 from paceline.runner.suite_file import load_suite, shipped
 from paceline.service import admission
+from paceline.service.admission import OVER_QUOTA
 from paceline.service.api.guard import needs
 from paceline.service.api.tokens import Caller, Scope
 from paceline.service.engines.base import FollowerState
 from paceline.service.jobs import Job, JobRequest, MachineNeeds
 from paceline.service.leader import Leader
 from paceline.service.placement import could_run
-from paceline.service.quotas import OVER_QUOTA
 from paceline.web import form_fields
 from paceline.web.form_fields import PREFIX, Group, groups_of, read_parameters, read_settings
 from paceline.web.job_history import counted, lead_of, listed

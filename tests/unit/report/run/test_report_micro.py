@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from paceline.analysis.summary import summarize_run
-from paceline.cli._live import sentence
+from paceline.cli._running import sentence
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Record
 from paceline.core.stats import Interval

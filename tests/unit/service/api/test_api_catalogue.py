@@ -1,4 +1,4 @@
-"""What a job can name, what is wrong with a suite as one types it, results, and the description of all that."""
+"""What is wrong with a suite as one types it, results, and the description of all that."""
 
 from __future__ import annotations
 
@@ -8,21 +8,6 @@ import pytest
 
 from support.leading import Served
 from support.records import literal_run
-
-
-def test_benchmarks_come_with_the_schema_of_their_parameters(shared: Served) -> None:
-    found = {one["name"]: one for one in shared.ask("GET", "benchmarks").json["benchmarks"]}
-    assert found["gemm"]["parameters"]["properties"]["size"]
-    assert found["gemm"]["primary"] in [metric["name"] for metric in found["gemm"]["metrics"]]
-    assert found["serve"]["parameters"]["properties"]["requests"]
-    assert found["disk"]["refused"] == ["folder", "raw_device"]
-    assert found["train"]["refused"] == ["input"]
-
-
-def test_suites_that_ship_are_listed(shared: Served) -> None:
-    found = {one["name"]: one for one in shared.ask("GET", "suites").json["suites"]}
-    assert found["quick"]["suite"]["cases"]
-    assert found["quick"]["description"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +117,7 @@ def test_the_description_says_how_much_comes_unless_more_is_asked_for(shared: Se
 
 
 def test_every_answer_that_any_request_may_get_is_described(shared: Served) -> None:
-    described = shared.ask("GET", "openapi.json").json["paths"]["/api/v1/benchmarks"]["get"]["responses"]
+    described = shared.ask("GET", "openapi.json").json["paths"]["/api/v1/followers"]["get"]["responses"]
     assert set(described) == {"200", "400", "401", "403", "408", "413", "415", "422", "429", "503"}
 
 

@@ -316,14 +316,11 @@ def test_a_job_is_cancelled_by_who_submitted_it_or_by_an_admin(served: Served) -
 
 
 def test_a_job_beyond_the_quota_of_its_token_is_refused_and_an_admin_has_none(served: Served) -> None:
-    boss = served.add_token("boss", "admin")
-    sent = {"name": "ann", "quotas": {"max_queued": 1, "max_priority": 0}}
-    ann = served.ask("POST", "tokens", sent, token=boss).json
-    assert ann["quotas"]["max_queued"] == 1
-    assert served.submit("one", token=ann["token"]).status == 201
-    refused = served.submit("two", token=ann["token"])
+    boss, ann = served.add_token("boss", "admin"), served.add_token("ann", "submit", max_queued=1, max_priority=0)
+    assert served.submit("one", token=ann).status == 201
+    refused = served.submit("two", token=ann)
     assert (refused.status, refused.error["code"], refused.error["key"]) == (403, "over-quota", "max_queued")
-    assert served.submit("one", token=ann["token"]).status == 200
+    assert served.submit("one", token=ann).status == 200
     assert served.submit("three", token=boss, priority=100).status == 201
 
 

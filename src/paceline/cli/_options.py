@@ -1,17 +1,27 @@
-"""Output formats and targets of the verbs that answer a question."""
+"""What several verbs share: output formats and targets, how values are read, and names that a shell completes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
+
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.files import write_atomic
+from paceline.core.quantity import parse_duration
 
 if TYPE_CHECKING:
     from paceline.report.document import Document
+
+
+Value = TypeVar("Value")
 
 FORMATS = {
     "html": "A self-contained page.",
@@ -98,11 +108,62 @@ def write(content: str | bytes, target: str) -> None:
 
 def save(content: str | bytes, target: str) -> Path:
     """Write a file; nothing is printed, so that a reader of the output who leaves cannot prevent it."""
-    from paceline.core.errors import InputError
-    from paceline.core.files import write_atomic
 
     try:
         return write_atomic(target, content)
     except OSError as error:
         message = f"cannot write '{target}': {error.strerror}; choose another file with -o"
         raise InputError("cannot-write", message, key="-o", value=target) from None
+
+
+def value_of(flag: str, text: str, read: Callable[[str], Value]) -> Value:
+    """What a flag's text means; a refusal names the flag."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError("invalid-value", str(error), where=flag, key=flag, value=text) from None
+
+
+def duration_of(flag: str, text: str) -> timedelta:
+    """The duration behind a flag; a refusal names both."""
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except (ValueError, OverflowError) as error:
+        raise InputError("not-a-duration", str(error), where=f"{flag} {text}", key=flag, value=text) from None
+
+
+_NEWEST = 200  # runs that are offered
+
+
+def complete_cases(_context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem | str]:
+    """What can be run: suites and benchmarks; where none begins like it, files."""
+    from paceline.core.benchmark import BENCHMARKS
+    from paceline.runner.suite_file import shipped
+
+    return _beginning(start, [*shipped(), *BENCHMARKS.registry().entries]) or [CompletionItem(start, type="file")]
+
+
+def complete_models(_context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem | str]:
+    """The models of the zoo; where none begins like it, files."""
+    from paceline.models import MODELS
+
+    return _beginning(start, MODELS.registry().entries) or [CompletionItem(start, type="file")]
+
+
+def complete_runs(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem | str]:
+    """Runs, the newest first, and their tags."""
+    from paceline.store.location import default_url, locate
+    from paceline.store.reader import open_file
+
+    with suppress(PacelineError):
+        reader = open_file(locate(context.params.get("store") or default_url()))
+        if reader is not None:
+            with reader:
+                rows = reader.runs(_NEWEST)
+            tags = dict.fromkeys(tag for row in rows for tag in row.tags)
+            return _beginning(start, ["last", *tags, *(row.id for row in rows)])
+    return []
+
+
+def _beginning(start: str, names: Iterable[str]) -> list[CompletionItem | str]:
+    return [name for name in names if name.startswith(start)]
