@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.sides import compare
+from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.diagnose.judge import diagnose
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import read_nodes

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from paceline.analysis.compare.rounds import MARKS, Decision, compare_paired, decision
+from paceline.analysis.compare.sides import MARKS, Decision, compare_paired, decision
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.api.progress import label, sentence
 from paceline.api.running import records_of as records_of

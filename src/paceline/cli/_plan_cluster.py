@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.analysis.plan.timing import LIBAI, Cluster
+from paceline.analysis.plan import LIBAI, Cluster
 from paceline.core.device import is_accelerator
 from paceline.core.environment import Gpu
 from paceline.core.errors import InputError
@@ -18,7 +18,8 @@ from paceline.machine import describe
 from paceline.machine.profile import identity_of, load_profile
 
 # What compiled layers of BERT and GPT-2 reach on an H200, as a part of the datasheet's rate and of the fastest matrix
-# product (782 TFLOP/s), and what a layer costs in addition, however small the batch: fitted to analysis/plan/h200.csv.
+# product (782 TFLOP/s), and what a layer costs in addition, however small the batch: fitted to
+# analysis/tables/plan_h200.csv.
 OF_DATASHEET = 0.57
 OF_MATRIX_PRODUCT = 0.72
 LAYER_OVERHEAD = 290e-6

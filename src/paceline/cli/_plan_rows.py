@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import geometric_mean, median
 
-from paceline.analysis.compare.matching import Side
-from paceline.analysis.plan.calibrate import (
+from paceline.analysis.compare.verdicts import Side
+from paceline.analysis.plan import Cluster
+from paceline.analysis.plan_calibration import (
     V100_NODES,
     Calibration,
     Observation,
@@ -17,7 +18,6 @@ from paceline.analysis.plan.calibrate import (
     miss,
     published_observations,
 )
-from paceline.analysis.plan.timing import Cluster
 from paceline.cli._plan_cluster import ClusterEstimate, ClusterRequest, as_given, estimate
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout, LayoutPrecision, ModelFamily

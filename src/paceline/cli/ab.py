@@ -165,7 +165,7 @@ def _follow(alternation: Alternation, *, as_json: bool) -> int:
 
 
 def _show_round(alternation: Alternation, *, as_json: bool) -> None:
-    from paceline.analysis.compare.rounds import Decision
+    from paceline.analysis.compare.sides import Decision
     from paceline.core.quantity import show_duration
     from paceline.report.compare import ab
 
@@ -191,7 +191,7 @@ def _show_round(alternation: Alternation, *, as_json: bool) -> None:
 
 def _show_answer(alternation: Alternation, *, as_json: bool) -> int:
     """The sentences, the table, and what they come to as an exit code."""
-    from paceline.analysis.compare.rounds import Decision
+    from paceline.analysis.compare.sides import Decision
     from paceline.core.quantity import show_duration
     from paceline.report.compare import ab
     from paceline.report.compare.document import json_line

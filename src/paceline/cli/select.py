@@ -13,8 +13,7 @@ import click
 from paceline.cli._answers import Answer, format_options, save
 
 if TYPE_CHECKING:
-    from paceline.analysis.select.choice import SelectionPlan
-    from paceline.analysis.select.history import NodeCheck
+    from paceline.analysis.select import NodeCheck, SelectionPlan
     from paceline.core.suite import Suite
 
 FORMATS = {
@@ -48,9 +47,7 @@ def command(
 
     What earlier runs of the suite found on each node, when, and how long it took is read from the store.
     """
-    from paceline.analysis.select.choice import choose
-    from paceline.analysis.select.history import history_of
-    from paceline.analysis.select.model import learn
+    from paceline.analysis.select import choose, history_of, learn
     from paceline.api.cases import find_suite
     from paceline.api.sources import read_checks
     from paceline.core.errors import InputError, unknown
@@ -96,7 +93,7 @@ def _write_suites(plan: SelectionPlan, suite: Suite, target: str) -> None:
     """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed."""
     import yaml
 
-    from paceline.analysis.select.history import SELECTED
+    from paceline.analysis.select import SELECTED
 
     history = plan.model.history
     hosts: dict[tuple[str, ...], list[str]] = {}

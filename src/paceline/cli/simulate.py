@@ -131,7 +131,7 @@ def fleet(
     answer: Answer,
 ) -> None:
     """Simulate a fleet whose nodes become defective, under several policies of validation: incidents, machine hours."""
-    from paceline.analysis.select import simulation
+    from paceline.analysis import simulation
     from paceline.core.errors import unknown
     from paceline.report import select as report
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paceline.analysis.compare.rounds import MARKS
+from paceline.analysis.compare.sides import MARKS
 from paceline.cli._explaining import agreement
 from paceline.cli.explain import command
 from paceline.core.errors import InputError

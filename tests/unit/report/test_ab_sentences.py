@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from paceline.analysis.compare.rounds import Decision
+from paceline.analysis.compare.sides import Decision
 from paceline.analysis.compare.significance import Ratio
 from paceline.analysis.compare.verdicts import ComparisonRow
 from paceline.core.metric import Better, Metric

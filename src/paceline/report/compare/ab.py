@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.analysis.compare.rounds import Decision, critical, rounds_to_decide
+from paceline.analysis.compare.sides import Decision, critical, rounds_to_decide
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.core.quantity import show_duration
 from paceline.core.stats import CONFIDENCE

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.significance import FALSE_ALARMS
 from paceline.analysis.compare.verdicts import (
     RESOLVED,
@@ -16,6 +15,7 @@ from paceline.analysis.compare.verdicts import (
     ComparisonRow,
     ComparisonVerdict,
     Pairing,
+    Side,
     Undecided,
     Violation,
 )
