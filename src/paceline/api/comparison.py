@@ -149,7 +149,7 @@ class Diagnosis(_Answer):
 
     def document(self, *, full: bool = False) -> Document:
         """As `paceline diagnose` shows it."""
-        from paceline.report.diagnose.document import document
+        from paceline.report.diagnose import document
 
         return document(self.nodes)
 
