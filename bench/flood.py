@@ -33,7 +33,7 @@ import psutil
 
 from bench import crowd
 from bench.leader_load import PACELINE
-from paceline.analysis.compare.rounds import Decision, decision
+from paceline.analysis.compare.sides import Decision, decision
 from paceline.analysis.compare.significance import Ratio, ratio_of_pairs
 from paceline.core.metric import Better
 from paceline.service.api import tokens

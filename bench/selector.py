@@ -14,11 +14,8 @@ import click
 import numpy as np
 
 from bench.fleets import FLEETS, Fleet
-from paceline.analysis.select.choice import choose
-from paceline.analysis.select.history import CheckHistory, Mask
-from paceline.analysis.select.model import FleetModel, Kinds, learn
-from paceline.analysis.select.simulation import POLICIES, SELECTOR, FleetPlan, FleetStudy, Policy, simulate
-from paceline.analysis.simulation import Estimate
+from paceline.analysis.select import CheckHistory, FleetModel, Kinds, Mask, choose, learn
+from paceline.analysis.simulation import POLICIES, SELECTOR, Estimate, FleetPlan, FleetStudy, Policy, simulate
 
 NODES, SEEDS = 100, 30
 TRUTH = "knows the truth"

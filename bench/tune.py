@@ -42,8 +42,7 @@ from bench.tune_grid import (
     measured_grid,
     settings,
 )
-from paceline.analysis.tune.search import LENGTHS, PROOF, WHOLE, Trial, TrialResult, leader, search
-from paceline.analysis.tune.surface import Space
+from paceline.analysis.tune import LENGTHS, PROOF, WHOLE, Space, Trial, TrialResult, leader, search
 from paceline.core.grouping import group_by
 
 SEEDS = 20

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.verdicts.cell import Cell
-from paceline.analysis.compare.rounds import Decision, decision, ratio_of_rounds
+from paceline.analysis.compare.sides import Decision, decision, ratio_of_rounds
 from paceline.analysis.compare.significance import FALSE_ALARMS, ratio_of_pairs
 from paceline.core.metric import Better
 

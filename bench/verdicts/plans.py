@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from bench.verdicts.cell import Cell
-from paceline.analysis.plan.calibrate import (
+from paceline.analysis.plan import Cluster
+from paceline.analysis.plan_calibration import (
     V100_NODES,
     Observation,
     System,
@@ -17,7 +18,6 @@ from paceline.analysis.plan.calibrate import (
     published_observations,
     samples_per_second,
 )
-from paceline.analysis.plan.timing import Cluster
 
 MOST_REPLICATES = 60  # a replicate is a fit for each row and one more
 ROWS = 12

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.sides import compare
+from paceline.analysis.compare.verdicts import Side
 from paceline.report.compare import document as pages
 from paceline.report.render import html as render_html
 from support.browsing import watched

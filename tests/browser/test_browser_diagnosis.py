@@ -12,7 +12,7 @@ from paceline.analysis.diagnose.judge import diagnose
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import read_nodes
 from paceline.analysis.diagnose.table import assemble
-from paceline.report.diagnose.document import document
+from paceline.report.diagnose import document
 from paceline.report.render import html
 from support.browsing import watched
 

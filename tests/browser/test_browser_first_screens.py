@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.sides import compare
+from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.diagnose.judge import diagnose
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.superbench import read_nodes
 from paceline.analysis.diagnose.table import assemble
+from paceline.report import diagnose as diagnoses
 from paceline.report.compare import document as comparisons
-from paceline.report.diagnose import document as diagnoses
 from paceline.report.export.jsonl import parse
 from paceline.report.render import html
 from paceline.report.run.document import to_html

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from paceline.analysis.plan.calibrate import h200_observations
-from paceline.analysis.plan.search import plan
-from paceline.analysis.plan.timing import LIBAI, step_time
+from paceline.analysis.plan import LIBAI, plan, step_time
+from paceline.analysis.plan_calibration import h200_observations
 from paceline.cli._plan_cluster import (
     LAYER_OVERHEAD,
     OF_DATASHEET,

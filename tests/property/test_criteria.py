@@ -14,8 +14,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from paceline.analysis.diagnose.criteria import Unanswerable, read_lambda
-from paceline.analysis.diagnose.rules import read_document, read_pattern, rules_from_text
+from paceline.analysis.diagnose.rules import Unanswerable, read_document, read_lambda, read_pattern, rules_from_text
 from paceline.core.errors import InputError
 
 Pair = tuple[str, Callable[[Any], Any]]  # the source of a term, and what Python makes of it

@@ -1,15 +1,17 @@
-"""What a simulated schedule says: completion times, fairness, utilisation, starvation, and how policies compare."""
+"""Simulated schedules and fleets in figures: completion times, incidents, defects found, and how policies compare."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.analysis.select import CheckHistory, CheckRow, Floats, Mask, choose, learn
 from paceline.analysis.summary import CaseRow
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
 from paceline.core.subject import StepTrace
@@ -193,3 +195,263 @@ def ratio_estimate(over: Sequence[float], under: Sequence[float]) -> Estimate:
 def _student_interval(value: float, error: float, count: int) -> Interval:
     reach = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * error
     return Interval(low=value - reach, high=value + reach, confidence=CONFIDENCE)
+
+
+class SimulatedDefect(Protocol):
+    """Something wrong with a node."""
+
+    since: int
+
+
+class SimulatedFleet(Protocol):
+    """What is true of a fleet, which no policy knows; the same seed has the same fate in store under every policy."""
+
+    nodes: int
+    benchmarks: tuple[str, ...]
+    minutes: Floats
+    installed: NDArray[Any]  # the first day of each node
+
+    @property
+    def defects(self) -> Mapping[int, SimulatedDefect]: ...  # by node
+    def step(self, day: int) -> tuple[list[int], list[int]]: ...  # nodes with events, nodes with incidents
+    def check(self, node: int, day: int) -> Mask: ...  # the benchmarks that would accuse the node
+    def repair(self, node: int, day: int) -> None: ...
+
+
+@dataclass
+class FleetOutcome:
+    """What became of a fleet under one policy, after the time in which everything was run."""
+
+    node_days: float = 0.0
+    incidents: int = 0
+    found: int = 0  # defects, by checks
+    new: int = 0  # defects at the first check after they began that the whole set would have found then
+    found_new: int = 0  # those of them that the policy found then
+    minutes: float = 0.0  # of planned checks
+    after: float = 0.0  # minutes of the whole set after incidents
+    whole: float = 0.0  # minutes that the whole set would have taken at every check
+
+    @property
+    def share(self) -> float:
+        """Of what the whole set would have found at once, the part that was."""
+        return self.found_new / self.new if self.new else 1.0
+
+    @property
+    def spent(self) -> float:
+        """Minutes, as a part of those of the whole set on all nodes at every check."""
+        return (self.minutes + self.after) / self.whole if self.whole else 0.0
+
+    @property
+    def hours(self) -> float:
+        """Machine hours."""
+        return (self.minutes + self.after) / 60
+
+
+# What a policy runs: by node and benchmark, from the history, the minutes there are, and random numbers.
+Policy = Callable[[CheckHistory, float, np.random.Generator], Mask]
+
+
+def run_subset(history: CheckHistory, budget: float, generator: np.random.Generator) -> Mask:
+    """On every node the same benchmarks: those that found most per minute so far."""
+    model = learn(history)
+    one = replace(model.of_nodes(history.nodes[:1]), mass=model.kinds.share[None, :])
+    return np.tile(choose(one, budget / len(history.nodes)).chosen, (len(history.nodes), 1))
+
+
+def run_random(history: CheckHistory, budget: float, generator: np.random.Generator) -> Mask:
+    """Any benchmark on any node, until the time is over."""
+    chosen, width = np.zeros_like(history.possible), len(history.benchmarks)
+    order = generator.permutation(chosen.size)
+    order = order[history.first_seen[order // width] <= history.now]
+    chosen.ravel()[order[np.cumsum(history.minutes[order % width]) <= budget]] = True
+    return chosen
+
+
+NONE, WHOLE, FIXED, RANDOM, SELECTOR = "none", "whole set", "fixed subset", "random subset", "selector"
+POLICIES: dict[str, Policy] = {
+    NONE: lambda history, budget, generator: np.zeros_like(history.possible),
+    WHOLE: lambda history, budget, generator: np.ones_like(history.possible),
+    FIXED: run_subset,
+    RANDOM: run_random,
+    SELECTOR: lambda history, budget, generator: choose(learn(history), budget).chosen,
+}
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """When a fleet is checked, and for how long."""
+
+    every: int = 7  # days between checks
+    learning: int = 26  # checks with the whole set, from which all policies start
+    checks: int = 26
+    budget: float = 0.15  # of the minutes of the whole set, for policies that choose
+
+
+def simulate(fleet: SimulatedFleet, policy: str | Policy, plan: FleetPlan, seed: int) -> FleetOutcome:
+    """A fleet under one policy. After an incident the whole set is run on the node, and its time is missing later."""
+    outcome, generator = FleetOutcome(), np.random.default_rng([seed, 99])
+    decide = POLICIES[policy] if isinstance(policy, str) else policy
+    names = tuple(f"node-{node}" for node in range(fleet.nodes))
+    first_seen, one_node = fleet.installed.astype(np.float64), float(fleet.minutes.sum())
+    everything = np.ones((fleet.nodes, len(fleet.benchmarks)), dtype=bool)
+    rows: list[CheckRow] = []
+    events: list[tuple[int, float]] = []
+    kept: Mask | None = None
+    last, allowed = 0, 0.0  # the day of the check before, and the minutes that the policy has got so far
+    begins = plan.learning * plan.every
+    for day in range(1, begins + plan.checks * plan.every + 1):
+        counts = day > begins
+        warned, hit = fleet.step(day)
+        events += [(node, day - 0.5) for node in warned]
+        present = np.flatnonzero(first_seen <= day).tolist()
+        outcome.node_days += len(present) * counts
+        for node in hit:
+            rows.append((node, float(day), everything[0], fleet.check(node, day), True))
+            fleet.repair(node, day)
+            outcome.incidents += counts
+            outcome.after += one_node * counts * (policy != NONE)
+        if day % plan.every:
+            continue
+        chosen = kept if counts else everything
+        if chosen is None:
+            allowed += plan.budget * one_node * len(present)
+            history = CheckHistory.of_rows(names, fleet.benchmarks, fleet.minutes, first_seen, day, rows, events)
+            chosen = decide(history, allowed - outcome.minutes - outcome.after, generator)
+            kept = chosen if policy == FIXED else None
+        outcome.whole += one_node * len(present) * counts
+        for node in present:
+            ran, defect = chosen[node], fleet.defects.get(node)
+            if defect is None and not ran.any():
+                continue
+            would = fleet.check(node, day)
+            found = would & ran
+            if ran.any():
+                rows.append((node, float(day), ran, found, False))
+            if counts:
+                is_new = defect is not None and defect.since > last and bool(would.any())
+                outcome.new += is_new
+                outcome.found_new += is_new and bool(found.any())
+                outcome.found += defect is not None and bool(found.any())
+                outcome.minutes += float(fleet.minutes @ ran)
+            if found.any():
+                fleet.repair(node, day)
+        last = day
+    return outcome
+
+
+@dataclass
+class DrawnDefect:
+    """A defect of a drawn fleet."""
+
+    kind: int
+    since: int
+    incident: int
+    event: int  # the day of its entry in the logs, or -1
+    key: tuple[int, ...]  # of its random numbers
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """What a drawn fleet is like."""
+
+    nodes: int = 200
+    benchmarks: int = 20
+    rate: float = 0.01  # defects a day of a node, on average
+    spread: float = 1.0  # deviation of the logarithm of the rates of nodes
+    lasts: float = 30.0  # days on average from the beginning of a defect to an incident
+    sudden: float = 0.05  # part of the defects that jobs run into at once
+    warns: float = 0.5  # part of the others that are in the logs before
+
+
+class DrawnFleet:
+    """A fleet whose kinds of defects, and the benchmarks that show each, are drawn anew for every seed."""
+
+    def __init__(self, settings: FleetSettings, seed: int) -> None:
+        generator = np.random.default_rng([seed, 0])
+        self.settings, self.seed, self.nodes, count = settings, seed, settings.nodes, settings.benchmarks
+        self.benchmarks = tuple(f"benchmark-{place}" for place in range(1, count + 1))
+        self.minutes = generator.lognormal(1.8, 0.9, count)
+        shares = generator.pareto(1.5, max(2, count * 2 // 3)) + 0.2
+        self.shares = np.cumsum(shares / shares.sum())
+        showing = generator.random((len(shares), count)) < 2.5 / count
+        showing[np.arange(len(shares)), generator.integers(0, count, len(shares))] = True
+        self.shown = np.where(showing, generator.uniform(0.4, 0.98, showing.shape), 0.0)
+        self.rates = settings.rate * generator.lognormal(-0.5 * settings.spread**2, settings.spread, self.nodes)
+        self.installed = np.zeros(self.nodes)
+        self.defects: dict[int, DrawnDefect] = {}
+
+    def step(self, day: int) -> tuple[list[int], list[int]]:
+        """A day goes by."""
+        chance, kind, sudden, wait, warns, noise = np.random.default_rng([self.seed, 1, day]).random((6, self.nodes))
+        for node in np.flatnonzero(chance < self.rates).tolist():
+            if node not in self.defects:
+                days = 0 if sudden[node] < self.settings.sudden else 1 + int(-self.settings.lasts * np.log(wait[node]))
+                event = day + days // 2 if days and warns[node] < self.settings.warns else -1
+                which = min(int(np.searchsorted(self.shares, kind[node])), len(self.shares) - 1)
+                self.defects[node] = DrawnDefect(which, day, day + days, event, (self.seed, 2, node, day))
+        events = {node for node, defect in self.defects.items() if defect.event == day}
+        events |= set(np.flatnonzero(noise < self.settings.rate / 2).tolist())
+        return sorted(events), [node for node, defect in self.defects.items() if defect.incident <= day]
+
+    def check(self, node: int, day: int) -> Mask:
+        """Which benchmarks would accuse the node today; none does without a reason."""
+        defect = self.defects.get(node)
+        if defect is None:
+            return np.zeros(len(self.benchmarks), dtype=bool)
+        found: Mask = np.random.default_rng([*defect.key, day]).random(len(self.benchmarks)) < self.shown[defect.kind]
+        return found
+
+    def repair(self, node: int, day: int) -> None:
+        """It is as good as before."""
+        self.defects.pop(node, None)
+
+
+@dataclass(frozen=True)
+class FleetStudy:
+    """Policies on the same fleets."""
+
+    outcomes: dict[str, list[FleetOutcome]]  # by policy, one for each seed
+    settings: dict[str, Any]
+    seconds: float  # that it took
+
+    def estimate(self, policy: str, name: str) -> Estimate:
+        """The mean of a figure over the seeds."""
+        return mean_estimate([float(getattr(one, name)) for one in self.outcomes[policy]])
+
+    def ratio(self, over: tuple[str, str], under: tuple[str, str]) -> Estimate | None:
+        """A figure of a policy over one of another, on the same fleets; None where there is nothing to divide by."""
+        if not {over[0], under[0]} <= self.outcomes.keys():
+            return None
+        above, below = ([float(getattr(one, name)) for one in self.outcomes[of]] for of, name in (over, under))
+        is_defined = sum(below) > (max(below) if len(below) > 1 else 0.0)
+        return ratio_estimate(above, below) if is_defined else None
+
+    def between(self, policy: str) -> Estimate | None:
+        """Days that a node runs between two incidents; None where there were none in all seeds but one."""
+        return self.ratio((policy, "node_days"), (policy, "incidents"))
+
+    def longer(self, policy: str) -> Estimate | None:
+        """How many times longer that is than without any check."""
+        return self.ratio((NONE, "incidents"), (policy, "incidents"))
+
+    def found(self, policy: str) -> Estimate | None:
+        """Defects found over those that the whole set finds."""
+        return self.ratio((policy, "found"), (WHOLE, "found"))
+
+
+def study(
+    settings: FleetSettings,
+    plan: FleetPlan,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    progress: Callable[[str], None] = lambda text: None,
+) -> FleetStudy:
+    """Every policy on every fleet; `progress` is called with what is being done."""
+    begun = time.monotonic()
+    outcomes: dict[str, list[FleetOutcome]] = {policy: [] for policy in policies}
+    for seed in seeds:
+        for policy in policies:
+            progress(f"seed {seed}: {policy}")
+            outcomes[policy].append(simulate(DrawnFleet(settings, seed), policy, plan, seed))
+    asked = asdict(settings) | asdict(plan) | {"seeds": list(seeds)}
+    return FleetStudy(outcomes, asked, time.monotonic() - begun)

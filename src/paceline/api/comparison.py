@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.rounds import compare_paired, is_interleaved
 from paceline.analysis.compare.sides import compare as compare_sides
+from paceline.analysis.compare.sides import compare_paired, is_interleaved
 from paceline.analysis.compare.verdicts import Comparison as ComparedSides
-from paceline.analysis.compare.verdicts import ComparisonRow, ComparisonVerdict
+from paceline.analysis.compare.verdicts import ComparisonRow, ComparisonVerdict, Side
 from paceline.api.result import Result, dataframe, write_by_suffix
 from paceline.api.sources import earlier_runs, read_sources, read_table
 from paceline.core.errors import InputError
@@ -150,7 +149,7 @@ class Diagnosis(_Answer):
 
     def document(self, *, full: bool = False) -> Document:
         """As `paceline diagnose` shows it."""
-        from paceline.report.diagnose.document import document
+        from paceline.report.diagnose import document
 
         return document(self.nodes)
 

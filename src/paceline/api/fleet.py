@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from paceline.analysis.fingerprints import ballots_of, count_votes
+from paceline.analysis.diagnose.table import ballots_of, count_votes
 from paceline.analysis.summary import headline_of
 from paceline.api import running
 from paceline.api.cases import expand_here

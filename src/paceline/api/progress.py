@@ -22,7 +22,7 @@ SYMBOLS = {Outcome.OK: "✓", Outcome.UNSUPPORTED: "-"}
 def sentence(record: Record) -> str:
     """A record in one line."""
     from paceline.analysis.summary import headline_of
-    from paceline.report.run.token_words import sentence as of_tokens
+    from paceline.report.run.lead import token_sentence as of_tokens
 
     if record.outcome is not Outcome.OK:
         return one_line(f"{record.outcome}: {record.cause.message if record.cause else 'no cause is known'}")

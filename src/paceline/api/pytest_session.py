@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.verdicts import Limit, undecided, violations
+from paceline.analysis.compare.verdicts import Limit, Side, undecided, violations
 from paceline.api.comparison import compared
 from paceline.api.result import CaseResult
 from paceline.api.running import check_tag, new_run

@@ -119,7 +119,7 @@ def begin(
 
 def reopen(store: Store, name: str, world: Others, *, retry_failed: bool) -> Todo:
     """What is missing of an earlier run."""
-    from paceline.analysis.compare.rounds import is_interleaved
+    from paceline.analysis.compare.sides import is_interleaved
     from paceline.core.benchmark import BENCHMARKS
 
     run_id = store.find_run(name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.roofline import MEASURE, KnownCeilings
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.profile import Ceiling
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from paceline.analysis.compare.sides import Earlier
     from paceline.analysis.diagnose.table import NodeResults, NodeTable
-    from paceline.analysis.select.history import NodeCheck
+    from paceline.analysis.select import NodeCheck
 
 MOST_CHECKS = 20_000  # runs, the latest, that are looked at to learn from
 
@@ -99,7 +99,7 @@ def read_checks(
     """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time."""
     from paceline.analysis.baseline import read_baseline
     from paceline.analysis.diagnose.rules import default_rules, read_rules
-    from paceline.analysis.select.history import judge_round, rounds_of
+    from paceline.analysis.select import judge_round, rounds_of
     from paceline.store import open_reader
 
     ruleset = read_rules(rules) if rules else default_rules()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.analysis.tune.answer import Objective, TuneTrial, Tuning, space_of
-from paceline.analysis.tune.search import LENGTHS, PROOF, Trial, search
+from paceline.analysis.tune import LENGTHS, PROOF, Objective, Trial, TuneTrial, Tuning, search, space_of
 from paceline.api.running import finish
 from paceline.core.benchmark import BENCHMARKS
 from paceline.core.case import Case

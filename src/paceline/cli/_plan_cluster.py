@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import geometric_mean, median
 
-from paceline.analysis.compare.matching import Side
-from paceline.analysis.plan.calibrate import (
+from paceline.analysis.compare.verdicts import Side
+from paceline.analysis.plan import LIBAI, Cluster
+from paceline.analysis.plan_calibration import (
     V100_NODES,
     Calibration,
     Observation,
@@ -17,7 +18,6 @@ from paceline.analysis.plan.calibrate import (
     miss,
     published_observations,
 )
-from paceline.analysis.plan.timing import LIBAI, Cluster
 from paceline.core.device import is_accelerator
 from paceline.core.environment import Gpu
 from paceline.core.errors import InputError
@@ -33,7 +33,8 @@ from paceline.machine import describe
 from paceline.machine.profile import identity_of, load_profile
 
 # What compiled layers of BERT and GPT-2 reach on an H200, as a part of the datasheet's rate and of the fastest matrix
-# product (782 TFLOP/s), and what a layer costs in addition, however small the batch: fitted to analysis/plan/h200.csv.
+# product (782 TFLOP/s), and what a layer costs in addition, however small the batch: fitted to
+# analysis/tables/plan_h200.csv.
 OF_DATASHEET = 0.57
 OF_MATRIX_PRODUCT = 0.72
 LAYER_OVERHEAD = 290e-6

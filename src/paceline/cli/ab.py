@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.analysis.compare.rounds import MARKS, Decision, compare_paired, decision
+from paceline.analysis.compare.sides import MARKS, Decision, compare_paired, decision
 from paceline.analysis.compare.verdicts import Comparison, ComparisonRow
 from paceline.api.progress import label, sentence
 from paceline.api.running import records_of as records_of
@@ -176,18 +176,18 @@ def _follow(alternation: Alternation, *, as_json: bool) -> int:
 
 
 def _show_round(alternation: Alternation, *, as_json: bool) -> None:
-    from paceline.report.compare import ab
+    from paceline.report.compare import document as pages
 
     decisions = alternation.decisions
     if as_json:
-        rows = list(ab.data(decisions, alternation.limits.within))
+        rows = list(pages.decided_data(decisions, alternation.limits.within))
         click.echo(json.dumps({"event": "round", "round": alternation.rounds, "cases": rows}))
         sys.stdout.flush()
         return
     if alternation.problem:
         click.echo(f"round {alternation.rounds}: {alternation.problem}", err=True)
     if len(decisions) == 1:
-        words = ab.progress(*decisions[0])
+        words = pages.progress(*decisions[0])
     else:
         words = f"{sum(one is not Decision.OPEN for _, one in decisions)} of {len(decisions)} cases decided"
     if alternation.rounds == 1:
@@ -200,7 +200,7 @@ def _show_round(alternation: Alternation, *, as_json: bool) -> None:
 
 def _show_answer(alternation: Alternation, *, as_json: bool) -> int:
     """The sentences, the table, and what they come to as an exit code."""
-    from paceline.report.compare import ab
+    from paceline.report.compare import document as pages
     from paceline.report.compare.document import json_line
     from paceline.report.render import terminal
 
@@ -211,17 +211,20 @@ def _show_answer(alternation: Alternation, *, as_json: bool) -> int:
     if as_json:
         if alternation.comparison is not None:
             click.echo(json_line(alternation.comparison))
-        rows = list(ab.data(decisions, alternation.limits.within))
+        rows = list(pages.decided_data(decisions, alternation.limits.within))
         end = {"event": "ab_ended", "run": run_id, "ended": alternation.why_ended, "exit_code": code, "cases": rows}
         click.echo(json.dumps(end))
         return code
     if alternation.comparison is not None:
         click.echo()
         terminal.show(
-            ab.document(alternation.comparison, decisions, alternation.limits.within, alternation.round_seconds)
+            pages.decided_document(
+                alternation.comparison, decisions, alternation.limits.within, alternation.round_seconds
+            )
         )
     click.echo(
-        f"\n{ab.counted(alternation.rounds)} in {show_duration(alternation.seconds)}; again: paceline compare {run_id}"
+        f"\n{pages.counted(alternation.rounds)} in {show_duration(alternation.seconds)}; "
+        f"again: paceline compare {run_id}"
     )
     return code
 

@@ -44,7 +44,7 @@ def command(
     Exit code 1 when a node is defective.
     """
     from paceline.api.comparison import judged
-    from paceline.report.diagnose import document as report
+    from paceline.report import diagnose as report
 
     diagnosis = judged(sources, store, rules, baseline)
     data: dict[str, Callable[[], str | bytes]] = {

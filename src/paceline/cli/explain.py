@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.analysis.compare.rounds import MARKS
+from paceline.analysis.compare.sides import MARKS
 from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.cli._options import complete_runs, value_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from paceline.analysis.plan.search import Candidate, LayoutPlan, plan, reasons
+from paceline.analysis.plan import Candidate, LayoutPlan, plan, reasons
 from paceline.api.sources import read_sources
 from paceline.cli._plan_cluster import ClusterEstimate, ClusterRequest, find_cluster
 from paceline.core.errors import InputError, unknown
@@ -22,7 +22,7 @@ from paceline.devices import device_count
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:
-    from paceline.analysis.plan.calibrate import Calibration
+    from paceline.analysis.plan_calibration import Calibration
     from paceline.core.run import RunRecords
     from paceline.report.document import Document
 

@@ -81,10 +81,10 @@ def command(
     with open_reader(store) as opened:
         records: RunRecords = opened.load(opened.find_run(run), samples=not on_terminal)
     if charts is not None:
-        from paceline.report.run import chart_files
+        from paceline.report.run.document import write_charts
 
         try:
-            written = chart_files.write(records, charts, ceilings=known_ceilings(records))
+            written = write_charts(records, charts, ceilings=known_ceilings(records))
         except OSError as error:
             message = f"cannot write into '{charts}': {error.strerror}; choose another folder"
             raise InputError("cannot-write", message, value=charts) from None

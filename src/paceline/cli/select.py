@@ -14,8 +14,7 @@ from paceline.cli._options import Answer, duration_of, format_options, save
 from paceline.core.errors import unknown
 
 if TYPE_CHECKING:
-    from paceline.analysis.select.choice import SelectionPlan
-    from paceline.analysis.select.history import NodeCheck
+    from paceline.analysis.select import NodeCheck, SelectionPlan
     from paceline.core.suite import Suite
 
 FORMATS = {
@@ -49,9 +48,7 @@ def command(
 
     What earlier runs of the suite found on each node, when, and how long it took is read from the store.
     """
-    from paceline.analysis.select.choice import choose
-    from paceline.analysis.select.history import history_of
-    from paceline.analysis.select.model import learn
+    from paceline.analysis.select import choose, history_of, learn
     from paceline.api.cases import find_suite
     from paceline.api.sources import read_checks
     from paceline.report import select as report
@@ -92,7 +89,7 @@ def _write_suites(plan: SelectionPlan, suite: Suite, target: str) -> None:
     """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed."""
     import yaml
 
-    from paceline.analysis.select.history import SELECTED
+    from paceline.analysis.select import SELECTED
 
     history = plan.model.history
     hosts: dict[tuple[str, ...], list[str]] = {}

@@ -132,7 +132,7 @@ def fleet(
     answer: Answer,
 ) -> None:
     """Simulate a fleet whose nodes become defective, under several policies of validation: incidents, machine hours."""
-    from paceline.analysis.select import simulation
+    from paceline.analysis import simulation
     from paceline.report import select as report
 
     policies = _words(policy) if policy else list(simulation.POLICIES)

@@ -16,8 +16,7 @@ from paceline.core.errors import InputError, located
 from paceline.core.interrupt import catch_interrupts
 
 if TYPE_CHECKING:
-    from paceline.analysis.tune.answer import Objective, Tuning
-    from paceline.analysis.tune.search import Trial
+    from paceline.analysis.tune import Objective, Trial, Tuning
     from paceline.core.case import Case
     from paceline.core.suite import Suite
 
@@ -120,8 +119,7 @@ def command(
 
 def _check(cases: Sequence[Case], objective: Objective) -> None:
     """Refuse what cannot be tuned before anything is measured or stored."""
-    from paceline.analysis.tune.answer import space_of
-    from paceline.analysis.tune.search import LENGTHS
+    from paceline.analysis.tune import LENGTHS, space_of
     from paceline.core.benchmark import BENCHMARKS
 
     first = cases[0]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from paceline.analysis.summary import Reading
-from paceline.report.charts import Chart
-from paceline.report.style import ACCENT, COLUMN, FONT, GRID, INK, MUTED, PHONE, text_width
+from paceline.report.charts import ACCENT, COLUMN, FONT, GRID, INK, MUTED, PHONE, Chart, text_width
 from paceline.report.text import clean
 
 ROOM, MOST_ROOM = 190, 380  # beside the bars, for their names

@@ -14,7 +14,7 @@ from paceline.core.environment import Environment
 from paceline.core.quantity import with_interval
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords, RunRow
-from paceline.report.run import token_words
+from paceline.report.run.lead import token_sentence
 from paceline.report.text import figure_interval, show_value
 
 PINNED = "pinned"  # a state to look for, besides those of a run
@@ -186,7 +186,7 @@ def _headline(records: Sequence[Record]) -> Headline | None:
         return None
     record, figure = lead
     texts = show_value(figure.value, figure.unit), figure_interval(figure)
-    more = token_words.sentence(record).removeprefix(with_interval(*texts)).lstrip(", ")
+    more = token_sentence(record).removeprefix(with_interval(*texts)).lstrip(", ")
     return Headline(plain_label(record.case), figure.name, figure.value, figure.unit, *texts, more)
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.analysis.select.choice import GUARANTEE, SelectionPlan
-from paceline.analysis.select.model import PRIOR_DAYS
-from paceline.analysis.select.simulation import SELECTOR, FleetStudy
-from paceline.analysis.simulation import Estimate
+from paceline.analysis.select import GUARANTEE, PRIOR_DAYS, SelectionPlan
+from paceline.analysis.simulation import SELECTOR, Estimate, FleetStudy
 from paceline.analysis.summary import shortened
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.report.document import Block, Document, Lines, Medium, Section, Table, Tone

@@ -8,10 +8,23 @@ from typing import Any
 from paceline.analysis.simulation import BASELINE, CLAIRVOYANT, OURS, Estimate, Study, StudyCell
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count, show_interval, with_interval
-from paceline.report.charts import Chart, decades_within, framed, layer, names_axis, quantity
+from paceline.report.charts import (
+    CONFIG,
+    INK,
+    LEGEND,
+    LINES,
+    MUTED,
+    WIDTH,
+    Chart,
+    Spec,
+    decades_within,
+    framed,
+    layer,
+    names_axis,
+    quantity,
+)
 from paceline.report.document import Block, Card, Document, Lines, Pairs, Section, Table, Tone
 from paceline.report.export.csv import csv_text
-from paceline.report.style import CONFIG, INK, LEGEND, LINES, MUTED, WIDTH, Spec
 from paceline.report.text import half_width, heading, one_line, percent, share
 
 POLICIES = {

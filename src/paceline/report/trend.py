@@ -13,11 +13,10 @@ from paceline.analysis.trend.series import History, Shift, TrendPoint, TrendSeri
 from paceline.analysis.trend.steps import FEWEST
 from paceline.core.metric import Better
 from paceline.core.quantity import show_interval
-from paceline.report.charts import TEXT, Chart, framed, layer, quantity, stacked
+from paceline.report.charts import ACCENT, INK, MUTED, TEXT, Chart, Spec, framed, layer, quantity, stacked
 from paceline.report.document import Block, Cell, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
 from paceline.report.run.columns import interval_column
-from paceline.report.style import ACCENT, INK, MUTED, Spec
 from paceline.report.text import axis_scale, heading, humanize, one_line, percent, share, show_at, show_value, when
 
 WIDTH = 880

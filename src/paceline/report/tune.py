@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from paceline.analysis.tune.answer import TuneTrial, Tuning
-from paceline.analysis.tune.search import LENGTHS
-from paceline.analysis.tune.surface import REFERENCE
+from paceline.analysis.tune import LENGTHS, REFERENCE, TuneTrial, Tuning
 from paceline.core.quantity import show_duration
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.text import between, humanize, one_line, ratio, show_figure

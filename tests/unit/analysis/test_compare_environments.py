@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Side, environment_differences
+from paceline.analysis.compare.verdicts import Side, environment_differences
 from support.records import ENVIRONMENT, literal_run, run_of
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.compare.matching import Difference, Pool, Side, differences, match
+from paceline.analysis.compare.verdicts import Difference, Pool, Side, match, parameters_apart
 from paceline.core.case import Case
 from paceline.core.record import Measurement, Outcome
 from support.records import STEP_TIME, record, run_of
@@ -127,7 +127,7 @@ def test_only_what_succeeded_is_good() -> None:
 
 def test_what_only_one_case_knows_is_no_difference() -> None:
     one, other = gemm(epilogue="none", ranks=2), gemm(size=1024, algorithm="x", target="cuda:0")
-    assert differences(one, other) == (
+    assert parameters_apart(one, other) == (
         Difference("target", "cpu", "cuda:0"),
         Difference("ranks", "2", "1"),
         Difference("size", "512", "1024"),
@@ -145,7 +145,7 @@ def test_what_differed_within_a_side_still_counts_for_those_that_are_left() -> N
 def test_a_parameter_with_parts_differs_in_some_of_them() -> None:
     one = gemm(server={"kind": "url", "model": "m", "url": "http://one:8000"})
     other = gemm(server={"kind": "url", "url": "http://two:8000", "token_env": "T"})
-    assert differences(one, other) == (
+    assert parameters_apart(one, other) == (
         Difference("server.model", "m", "unset"),
         Difference("server.url", "http://one:8000", "http://two:8000"),
         Difference("server.token_env", "unset", "T"),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from paceline.analysis.compare.rounds import Decision, critical, decision, ratio_of_rounds, rounds_to_decide
+from paceline.analysis.compare.sides import Decision, critical, decision, ratio_of_rounds, rounds_to_decide
 from paceline.analysis.compare.significance import Ratio, ratio_of_pairs
 from paceline.core.metric import Better
 from paceline.core.stats import Interval

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.analysis.compare.matching import Side
-from paceline.analysis.compare.rounds import compare_paired, is_interleaved
-from paceline.analysis.compare.sides import compare
-from paceline.analysis.compare.verdicts import ComparisonVerdict
+from paceline.analysis.compare.sides import compare, compare_paired, is_interleaved
+from paceline.analysis.compare.verdicts import ComparisonVerdict, Side
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 from support.compare_records import noisy, renamed, trained

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.sides import compare
-from paceline.analysis.compare.verdicts import Comparison, ComparisonVerdict, Limit, Mean, undecided, violations
+from paceline.analysis.compare.verdicts import Comparison, ComparisonVerdict, Limit, Mean, Side, undecided, violations
 from paceline.core.errors import InputError
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords

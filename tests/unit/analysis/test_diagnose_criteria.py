@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.analysis.diagnose.criteria import Unanswerable, read_condition, read_lambda
+from paceline.analysis.diagnose.rules import Unanswerable, read_condition, read_lambda
 from paceline.core.errors import InputError
 from support.refused import refused
 

@@ -12,7 +12,7 @@ from paceline.analysis.diagnose.outliers import SHAPES, spreads
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.metric import Better
-from paceline.report.diagnose.document import unseen
+from paceline.report.diagnose import unseen
 
 COLUMNS = tuple(
     MetricColumn(f"{part}/{name}", "B/s", Better.HIGHER, component=part)

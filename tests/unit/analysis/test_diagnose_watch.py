@@ -13,7 +13,7 @@ from paceline.analysis.diagnose.table import NodeTable, assemble, results_of
 from paceline.core.environment import Environment, Inventory, Nic
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
-from paceline.report.diagnose.document import as_json, document
+from paceline.report.diagnose import as_json, document
 from paceline.report.document import Lines
 from support.records import case, record, run_of, throughput
 

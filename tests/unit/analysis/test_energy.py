@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.energy import LimitSweep, limit_sweeps
+from paceline.analysis.cost import LimitSweep, limit_sweeps
 from paceline.analysis.summary import summarize_run
 from paceline.core.case import Case
 from paceline.core.metric import Better, Metric

@@ -13,7 +13,7 @@ from paceline.core.environment import Environment
 from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.core.subject import Fingerprint
-from paceline.report.diagnose.document import answer
+from paceline.report.diagnose import answer
 from support.records import STEP_TIME, case, record, run_of
 
 BASIS = "NVIDIA H200, torch 2.11.0, CUDA 13.0"

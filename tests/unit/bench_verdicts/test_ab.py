@@ -6,7 +6,7 @@ import pytest
 from bench.verdicts.ab import CHANGE, NOISES, QUIET, WITHIN, fixed_rounds, trials
 from bench.verdicts.cell import Cell
 
-from paceline.analysis.compare.rounds import Decision
+from paceline.analysis.compare.sides import Decision
 
 TRIALS = 60
 

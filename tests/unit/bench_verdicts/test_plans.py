@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bench.verdicts.plans import SYSTEMS, _published, _stated
 
-from paceline.analysis.plan.calibrate import System
+from paceline.analysis.plan_calibration import System
 from support.docs_markdown import ROOT
 
 

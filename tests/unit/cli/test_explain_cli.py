@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paceline.analysis.compare.rounds import MARKS
+from paceline.analysis.compare.sides import MARKS
 from paceline.cli.explain import agreement, command
 from paceline.core.errors import InputError
 from paceline.core.record import Measurement, Record, RecordWarning

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from paceline.analysis.tune.answer import space_of
+from paceline.analysis.tune import space_of
 from paceline.api.cases import expand_here, find_suite
 from paceline.cli.main import paceline
 from paceline.core.errors import InputError

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from paceline.analysis.compare.rounds import Decision
+from paceline.analysis.compare.sides import Decision
 from paceline.analysis.compare.significance import Ratio
 from paceline.analysis.compare.verdicts import ComparisonRow
 from paceline.core.metric import Better, Metric
 from paceline.core.stats import Interval
-from paceline.report.compare.ab import data, progress, sentence
+from paceline.report.compare.document import decided_data, progress, sentence
 
 TIME = Metric(name="wall_time", unit="s", better=Better.LOWER)
 LOSS = Metric(name="loss", unit="", better=Better.LOWER)
@@ -101,6 +101,6 @@ def test_where_a_case_stands() -> None:
 
 
 def test_programs_get_the_decision() -> None:
-    (one,) = data([(row(TIME, 1.02, 1.04), Decision.WORSE)], 0.01)
+    (one,) = decided_data([(row(TIME, 1.02, 1.04), Decision.WORSE)], 0.01)
     assert (one["decision"], one["low"], one["high"], one["rounds"]) == ("worse", 1.02, 1.04, 12)
     assert (one["case"], one["metric"], one["within"]) == ("train resnet50", "wall_time", 0.01)

@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.baseline import FEW_NODES, Baseline, column_medians, column_spreads, medians_of_others
-from paceline.analysis.diagnose.criteria import Unanswerable
 from paceline.analysis.diagnose.outliers import Accused, Outliers, Sensitivity, as_part, find_outliers, losses
-from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet
-from paceline.analysis.diagnose.table import MetricColumn, NodeTable
-from paceline.analysis.fingerprints import count_votes
+from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet, Unanswerable
+from paceline.analysis.diagnose.table import MetricColumn, NodeTable, count_votes
 from paceline.analysis.summary import shortened
 from paceline.core.errors import InputError
 from paceline.core.metric import Better

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, Literal
 
-from paceline.analysis.compare.rounds import side_of
+from paceline.analysis.compare.sides import side_of
 from paceline.analysis.summary import headline_of, unique_labels
 from paceline.analysis.trend.steps import FEWEST, SMALLEST_NOISE, Change, Modes, find_changes
 from paceline.core.case import Case

@@ -1,14 +1,18 @@
-"""A comparison as a page and for programs: the answer, the chart of ratios, the table, and the basis."""
+"""A comparison as a page and for programs: the answer, the chart of ratios, the table, and the basis.
+
+Of an A/B comparison also what its rounds have decided, in one sentence for each case."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import to_json
 
-from paceline.analysis.compare.matching import Side
+from paceline.analysis.compare.sides import Decision, critical, rounds_to_decide
 from paceline.analysis.compare.significance import FALSE_ALARMS
 from paceline.analysis.compare.verdicts import (
     RESOLVED,
@@ -16,14 +20,32 @@ from paceline.analysis.compare.verdicts import (
     ComparisonRow,
     ComparisonVerdict,
     Pairing,
+    Side,
     Undecided,
     Violation,
 )
 from paceline.analysis.summary import shortened
+from paceline.core.quantity import show_duration
+from paceline.core.stats import CONFIDENCE
 from paceline.core.uncertainty import Level
-from paceline.report.charts import Chart, layer, names_axis, quantity, words_beside
+from paceline.report.charts import (
+    ACCENT,
+    CONFIG,
+    GRID,
+    INK,
+    MUTED,
+    WARNING,
+    Chart,
+    Spec,
+    layer,
+    names_axis,
+    quantity,
+    words_beside,
+)
 from paceline.report.compare.words import (
     answer,
+    change_words,
+    gain_words,
     gains,
     mean_words,
     metric_words,
@@ -34,8 +56,7 @@ from paceline.report.compare.words import (
 )
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export import csv
-from paceline.report.style import ACCENT, CONFIG, GRID, INK, MUTED, WARNING, Spec
-from paceline.report.text import SI_UNITS, between, heading, one_line, ratio, show_value, when
+from paceline.report.text import SI_UNITS, between, heading, one_line, percent, ratio, show_value, when
 
 NAMED = 8  # cases that a sentence can hold
 MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
@@ -419,3 +440,88 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
         "reference_warnings": list(row.warnings[0]),
         "new_warnings": list(row.warnings[1]),
     }
+
+
+Decided = Sequence[tuple[ComparisonRow, Decision]]
+
+
+def decided_document(comparison: Comparison, decided: Decided, within: float, round_seconds: float) -> Document:
+    """The page of the comparison, led by what was decided."""
+    page = document(comparison)
+    (block,) = page.blocks
+    sentences = [sentence(row, one, within, round_seconds) for row, one in decided]
+    if len(sentences) == 1:
+        return replace(page, blocks=(replace(block, answer=sentences[0]),))
+    sections = (Section("Decided", (Lines(tuple(sentences)),)), *block.sections)
+    return replace(page, blocks=(replace(block, sections=sections),))
+
+
+def sentence(row: ComparisonRow, decided: Decision, within: float, round_seconds: float) -> str:
+    """What was decided of one case, and how sure that is; if nothing was, what would decide it."""
+    rounds = row.parts[0]
+    head = f"{row.label}: "
+    after = f"after {counted(rounds)}"
+    if decided is Decision.OPEN:
+        return one_line(f"{head}cannot be decided {after}{_left_open(row, within, round_seconds)}.")
+    if decided is Decision.EQUAL:
+        return one_line(
+            f"{head}any difference larger than {percent(within)} in {metric_words(row)} is ruled out: B / A is "
+            f"{between(row.ratio.interval)}, {after}."
+        )
+    return one_line(f"{head}B is {_range(row)} in {metric_words(row)}, {after}.")
+
+
+def counted(rounds: int) -> str:
+    """`1 round`, `7 rounds`."""
+    return f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+
+
+def _range(row: ComparisonRow) -> str:
+    """By how much, from the end of the interval that is nearer to no change to the other: `slower by 2 % to 4 %`."""
+    interval, value = row.ratio.interval, row.ratio.value
+    assert interval is not None
+    assert value is not None
+    word = change_words(row).split(",")[0].split()[-1]
+    gains = [interval.low, interval.high]
+    if row.gain is not None and word in ("faster", "slower") and row.gain != value:
+        gains = [1.0 / interval.high, 1.0 / interval.low]
+    gains.sort(key=lambda gain: abs(gain - 1.0))
+    amounts = [gain_words(gain, "", "").strip() for gain in gains]
+    if any(amount.endswith("x") for amount in amounts):
+        return f"{amounts[0]} to {amounts[1]} {word}"
+    return f"{word} by {amounts[0]} to {amounts[1]}"
+
+
+def _left_open(row: ComparisonRow, within: float, round_seconds: float) -> str:
+    if row.ratio.interval is None:
+        least = next(count for count in range(2, 100) if critical(count, 1.0 - CONFIDENCE) < math.inf)
+        return f": it takes at least {least} rounds"
+    needed = rounds_to_decide(row.ratio, row.parts[0], within)
+    would = "no number of rounds that anyone would wait for is enough with this noise: make it quieter"
+    if needed is not None:
+        time = "" if math.isnan(round_seconds) else f" ({show_duration(needed * round_seconds)})"
+        would = f"about {needed} rounds{time} in all would decide if it stays so"
+    return f": B / A is {between(row.ratio.interval)} in {metric_words(row)}; {would}"
+
+
+def progress(row: ComparisonRow, decided: Decision) -> str:
+    """Where a case stands, in a few words."""
+    sure = f" ({between(row.ratio.interval)})" if row.ratio.interval else ""
+    return f"B / A {ratio(row.ratio.value)}{sure}" + (f", {decided}" if decided is not Decision.OPEN else "")
+
+
+def decided_data(decided: Decided, within: float) -> Iterator[dict[str, Any]]:
+    """The same for programs."""
+    for row, one in decided:
+        interval = row.ratio.interval
+        yield {
+            "case": row.label,
+            "metric": row.metric.name,
+            "decision": one.value,
+            "rounds": row.parts[0],
+            "ratio": row.ratio.value,
+            "low": interval.low if interval else None,
+            "high": interval.high if interval else None,
+            "within": within,
+            "chance": row.ratio.chance,
+        }

@@ -15,7 +15,21 @@ from paceline.analysis.recommend.evidence import ERRORS, PERCENTILES, USUAL_ERRO
 from paceline.analysis.summary import Reading
 from paceline.core.quantity import show_count
 from paceline.report.bars import Bar, bars
-from paceline.report.charts import TEXT, Chart, coloured, framed, latency_scale, layer, quantity, slo_lines
+from paceline.report.charts import (
+    INK,
+    LINES,
+    MUTED,
+    TEXT,
+    WIDTH,
+    Chart,
+    Spec,
+    coloured,
+    framed,
+    latency_scale,
+    layer,
+    quantity,
+    slo_lines,
+)
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export.csv import csv_text
 from paceline.report.recommend import words
@@ -29,7 +43,6 @@ from paceline.report.recommend.words import (
     slo_text,
     with_warning,
 )
-from paceline.report.style import INK, LINES, MUTED, WIDTH, Spec
 from paceline.report.text import MS, heading, listed, one_line, percent, show_usd, show_value
 
 HEIGHT = 290

@@ -12,10 +12,10 @@ from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.uncertainty import SEPARATE
 from paceline.report.bars import Bar, bars
+from paceline.report.charts import ACCENT, WARNING
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.export.csv import csv_text
 from paceline.report.recommend.words import with_warning
-from paceline.report.style import ACCENT, WARNING
 from paceline.report.text import SI_UNITS, heading, humanize, listed, one_line, percent, show_usd, show_value
 
 MOST_BOARDS = 12  # of a page for people

@@ -14,7 +14,7 @@ from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
 from paceline.core.watch import Watched, WatchSeries, read_watched
-from paceline.report.charts import Chart
+from paceline.report.charts import ACCENT, FONT, GRID, INK, MUTED, Chart
 from paceline.report.document import (
     Badge,
     Cell,
@@ -30,7 +30,6 @@ from paceline.report.render.html import is_table, show_fact
 from paceline.report.run.columns import warning_badges
 from paceline.report.run.samples_chart import distribution
 from paceline.report.run.sweeps import sweep_tables
-from paceline.report.style import ACCENT, FONT, GRID, INK, MUTED
 from paceline.report.text import humanize, one_line, percent, show_value, when
 
 _LEFT, _PLANE, _RIGHT, _ROW, _LINE, _FOOT = 210, 560, 190, 34, 24, 24

@@ -26,12 +26,10 @@ from paceline.report.document import (
     Tone,
 )
 from paceline.report.run import document as run_report
-from paceline.report.run import token_words
 from paceline.report.run.case import case_details
+from paceline.report.run.lead import token_sentence
 from paceline.report.text import humanize, one_line, show_figure, show_value, when
 from paceline.report.trend import chart_of, commit_of, state_of
-
-_LEFT, _PLANE, _RIGHT, _ROW, _LINE, _FOOT = 210, 560, 190, 34, 24, 24
 
 LISTED = 50  # runs, the newest
 
@@ -87,7 +85,7 @@ def document(page: CasePage, *, every: str) -> Document:
     told = ("cases", "command-line", "warnings", "failed", "impossible")  # among its samples and figures
     others = [one for one in block.sections if one.key not in told]
     charts = [Section(one.title, tuple(item for item in one.items if isinstance(item, Chart))) for one in others[:-1]]
-    words = token_words.sentence(row.record) or (
+    words = token_sentence(row.record) or (
         f"{humanize(page.metric)} {show_figure(row.headline)}" if row.headline else ""
     )
     answer = f"{row.label}: {words}" if words and row.ok else ""

@@ -8,20 +8,19 @@ from dataclasses import replace
 
 from paceline.analysis import serving
 from paceline.analysis.roofline import Bound, Placed, Roof, Rooflines, ceilings_of, rooflines
-from paceline.analysis.summary import CaseRow, Group, Reading, RunSummary
+from paceline.analysis.serving import BETWEEN, FIRST, JOULES, PER_USER, TOTAL, USD, TokenLoad, best_load, tail_of
+from paceline.analysis.summary import CaseRow, Group, Reading, RunSummary, headline_of
 from paceline.core.case import Category, is_of_model
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
-from paceline.core.record import Measurement
+from paceline.core.record import Measurement, Record
 from paceline.core.subject import DEVICE_MEMORY, MAIN_MEMORY
 from paceline.report.bars import Bar, Panel, panels
-from paceline.report.charts import Chart
+from paceline.report.charts import ACCENT, WARNING, Chart
 from paceline.report.document import Card
-from paceline.report.run import token_words
 from paceline.report.run.columns import placed_models, short_labels
 from paceline.report.run.sections.roofline import KINDS, bound_words, named_ceiling
-from paceline.report.style import ACCENT, WARNING
 from paceline.report.text import (
     SI_UNITS,
     axis_scale,
@@ -31,9 +30,66 @@ from paceline.report.text import (
     one_line,
     share,
     show_figure,
+    show_usd,
     show_value,
     told_apart,
 )
+
+
+def token_sentence(record: Record) -> str:
+    """A load in one line; empty for what makes no tokens."""
+    row = CaseRow(record, "", headline_of(record))
+    total = row.figure(TOTAL)
+    if not row.ok or total is None or record.load is None:
+        return ""
+    load = serving.load_of(row)
+    at = record.load.headline_at if record.load.sweep else load.name if load is not None else ""
+    parts = [f"{show_figure(total)}{f' at {at}' if at else ''}"]
+    parts += [show_figure(figure)] if (figure := row.figure(PER_USER)) is not None else []
+    for kind, words in ((FIRST, "TTFT"), (BETWEEN, "ITL")):
+        for percentile in dict.fromkeys(("p50", tail_of([row], kind))):
+            if (figure := row.figure(f"{kind}_{percentile}")) is not None:
+                parts.append(f"{words} {percentile} {show_figure(figure)}")
+    return one_line(", ".join(parts))
+
+
+def _token_lead(rows: Sequence[CaseRow]) -> str:
+    """The token_sentence of several loads: the most in total, the most for each user, and at which loads."""
+    loads = _of_one_model(rows)
+    best = [found for name in (TOTAL, PER_USER) if (found := best_load(loads, name)) is not None]
+    if len(loads) < 2 or not best:
+        return ""
+    texts = [f"{show_figure(figure)} at {load.name}" for load, figure in best]
+    return one_line(f"{loads[0].row.record.subject.model}: up to {' and '.join(texts)}")
+
+
+def _token_cards(rows: Sequence[CaseRow]) -> Iterator[Card]:
+    """What a run of one language model is about; nothing for others."""
+    loads = _of_one_model(rows)
+    several, total = len(loads) > 1, best_load(loads, TOTAL)
+    for name, words in ((TOTAL, "tokens in total"), (PER_USER, "tokens per user")):
+        if (best := best_load(loads, name)) is not None:
+            yield _token_card(words, *best, "most, " * several)
+    for kind, words in ((FIRST, "time to first token"), (BETWEEN, "time between tokens")):
+        tail = tail_of([load.row for load in loads], kind)
+        if total is not None and (figure := total[0].row.figure(f"{kind}_{tail}")) is not None:
+            yield _token_card(f"{words} {tail}", total[0], figure)
+    for name, words in ((JOULES, "energy per token"), (USD, "cost of a million tokens")):
+        if (best := best_load(loads, name)) is not None:
+            yield _token_card(words, *best, "least, " * several)
+
+
+def _of_one_model(rows: Sequence[CaseRow]) -> list[TokenLoad]:
+    """All loads, where they are of one model; figures of others are no contest."""
+    loads = [load for curve in serving.token_curves(rows) for load in curve]
+    return loads if len({load.row.record.subject.model for load in loads}) == 1 else []
+
+
+def _token_card(label: str, load: TokenLoad, figure: Measurement, which: str = "") -> Card:
+    shown = f"{show_usd(figure.value)} USD" if figure.unit == "USD" else show_value(figure.value, figure.unit)
+    number, _, unit = shown.partition(" ")
+    return Card(number, unit, bare_interval(figure), f"{which}at {load.name}", label, bool(load.row.warnings))
+
 
 CARDS = 4
 HIGHLIGHTS = 3  # that one sentence can hold
@@ -65,7 +121,7 @@ def answer(summary: RunSummary) -> str:
     parts = [
         f"All {good} cases measured" if good == summary.total > 1 else f"{good} of {summary.total} {noun} measured"
     ]
-    if leader := token_words.lead(summary.measured) or _leader(summary):
+    if leader := _token_lead(summary.measured) or _leader(summary):
         parts.append(leader)
     # How many of the chosen loads met their SLO; a search ends at one that does.
     loads = [row for row in summary.measured if not row.figure("capacity")]
@@ -108,7 +164,7 @@ def _leader(summary: RunSummary) -> str:
     if figure is None:
         return ""
     label = one_line(group.best.label)
-    if words := token_words.sentence(group.best.record):
+    if words := token_sentence(group.best.record):
         return f"{label}: {words}"
     if len(group.rows) == 1:
         # Which percentile a latency is, its unit does not say.
@@ -139,7 +195,7 @@ def _peak_share(row: CaseRow) -> str:
 def cards(summary: RunSummary) -> Iterator[Card]:
     """What the run was about: its models, or the most of each kind of single operation; one result in full."""
     results = [row for row in summary.measured if row.headline]
-    if tokens := list(token_words.cards(results)):
+    if tokens := list(_token_cards(results)):
         yield from tokens
     elif len(results) == 1:
         row = results[0]

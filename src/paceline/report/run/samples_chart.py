@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline.core.record import Measurement
 from paceline.core.stats import resolves
-from paceline.report.charts import Chart
-from paceline.report.style import ACCENT, FONT, GRID, INK, MUTED
+from paceline.report.charts import ACCENT, FONT, GRID, INK, MUTED, Chart
 from paceline.report.text import axis_scale, heading, humanize, show_at, show_value
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BARS, _RIGHT, _BOTTOM = 62, 8, 720, 190, 26, 180, 36, 42

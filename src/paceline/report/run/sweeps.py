@@ -13,10 +13,24 @@ from paceline.core.metric import Better, Metric
 from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.core.subject import REQUEST_GROUPS
-from paceline.report.charts import TEXT, Chart, coloured, decades, framed, layer, matrix_places, quantity
+from paceline.report.charts import (
+    ACCENT,
+    GRID,
+    INK,
+    TEXT,
+    WIDTH,
+    Chart,
+    Spec,
+    coloured,
+    decades,
+    framed,
+    layer,
+    matrix_places,
+    parted,
+    quantity,
+)
 from paceline.report.document import Cell, Table
 from paceline.report.run.columns import interval_column
-from paceline.report.style import ACCENT, GRID, INK, WIDTH, Spec, parted
 from paceline.report.text import (
     axis_scale,
     figure_interval,

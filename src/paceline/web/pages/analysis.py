@@ -12,8 +12,8 @@ from markupsafe import Markup
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse
 
-from paceline.analysis.compare.matching import Side
 from paceline.analysis.compare.sides import compare
+from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.cost import Prices
 from paceline.analysis.leaderboard import Board, boards
 from paceline.analysis.trend.series import TrendSeries, history, leading_series, standing

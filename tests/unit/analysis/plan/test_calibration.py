@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from paceline.analysis.plan.calibrate import (
+from paceline.analysis.plan import LIBAI, Cluster
+from paceline.analysis.plan_calibration import (
     FREE,
     NOISE,
     ROUNDS,
@@ -25,7 +26,6 @@ from paceline.analysis.plan.calibrate import (
     published_observations,
     samples_per_second,
 )
-from paceline.analysis.plan.timing import LIBAI, Cluster
 from paceline.analysis.published import published_rows
 from paceline.core.errors import PacelineError
 from support.docs_markdown import ROOT

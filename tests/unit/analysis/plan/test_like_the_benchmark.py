@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.analysis.plan.search import candidate
-from paceline.analysis.plan.timing import LIBAI, in_flight, stage_memory
+from paceline.analysis.plan import LIBAI, candidate, in_flight, stage_memory
 from paceline.benchmarks._model.measuring import MFU, StepWork, step_measurements
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.core.layout import Layout, ModelFamily

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.calibrate import published_observations
-from paceline.analysis.plan.timing import (
+from paceline.analysis.plan import (
     BUCKET,
     OUTSIDE,
     USABLE,
@@ -21,6 +20,7 @@ from paceline.analysis.plan.timing import (
     stage_memory,
     stage_parameters,
 )
+from paceline.analysis.plan_calibration import published_observations
 from paceline.core.layout import Layout
 from paceline.core.transformer import Transformer, transformer
 

@@ -9,17 +9,21 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.search import (
+from paceline.analysis.plan import (
+    LIBAI,
+    USABLE,
     Candidate,
     LayoutPlan,
     NothingFits,
+    StepTime,
     candidate,
     divisors,
     layouts,
     plan,
+    rank_memory,
     reasons,
+    stage_memory,
 )
-from paceline.analysis.plan.timing import LIBAI, USABLE, StepTime, rank_memory, stage_memory
 from paceline.core.errors import InputError
 from paceline.core.layout import Layout
 from paceline.core.quantity import show_size

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.analysis.plan.calibrate import samples_per_second
-from paceline.analysis.plan.timing import (
+from paceline.analysis.plan import (
     Cluster,
     RankPlacement,
     StepTime,
@@ -18,6 +17,7 @@ from paceline.analysis.plan.timing import (
     stage_parameters,
     step_time,
 )
+from paceline.analysis.plan_calibration import samples_per_second
 from paceline.core.layout import Layout
 from paceline.core.transformer import transformer
 

@@ -7,9 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from paceline.analysis.select.choice import GUARANTEE, choose
-from paceline.analysis.select.history import CheckHistory, Floats, Mask
-from paceline.analysis.select.model import FleetModel, Kinds
+from paceline.analysis.select import GUARANTEE, CheckHistory, FleetModel, Floats, Kinds, Mask, choose
 
 
 def model_of(mass: Floats, shown: Floats, minutes: Floats, possible: Mask | None = None) -> FleetModel:

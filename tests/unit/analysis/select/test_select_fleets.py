@@ -6,7 +6,7 @@ import pytest
 from bench.fleets import FLEETS
 from bench.selector import run_fleet
 
-from paceline.analysis.select.simulation import FIXED, NONE, RANDOM, SELECTOR, WHOLE, FleetPlan
+from paceline.analysis.simulation import FIXED, NONE, RANDOM, SELECTOR, WHOLE, FleetPlan
 
 PLAN = FleetPlan(learning=16, checks=6)
 

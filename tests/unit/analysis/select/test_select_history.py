@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.analysis.diagnose.rules import default_rules
-from paceline.analysis.select.history import history_of, judge_round, rounds_of
+from paceline.analysis.select import history_of, judge_round, rounds_of
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords

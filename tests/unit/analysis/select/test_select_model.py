@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.analysis.select.history import CheckHistory, Mask
-from paceline.analysis.select.model import PRIOR_DAYS, learn, learn_kinds
+from paceline.analysis.select import PRIOR_DAYS, CheckHistory, Mask, learn, learn_kinds
 
 BENCHMARKS = ("gemm", "copy", "rdma")
 Row = tuple[int, float, Mask, Mask, bool]

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from paceline.analysis.tune import search as tune
-from paceline.analysis.tune.search import LENGTHS, PROOF, WHOLE, Trial, TrialResult, estimate, leader, proof, search
-from paceline.analysis.tune.surface import Space
+from paceline.analysis import tune
+from paceline.analysis.tune import LENGTHS, PROOF, WHOLE, Space, Trial, TrialResult, estimate, leader, proof, search
 
 SHAPE = (5, 3, 3)
 PLACES = list(itertools.product(*map(range, SHAPE)))

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from paceline.analysis.compare.matching import Matched, Side
 from paceline.analysis.compare.sides import compare
 from paceline.analysis.compare.significance import Ratio
 from paceline.analysis.compare.verdicts import (
@@ -19,8 +18,10 @@ from paceline.analysis.compare.verdicts import (
     Comparison,
     ComparisonRow,
     Limit,
+    Matched,
     Mean,
     Pairing,
+    Side,
     undecided,
     violations,
 )

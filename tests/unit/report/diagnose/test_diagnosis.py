@@ -15,10 +15,9 @@ from paceline.analysis.diagnose.judge import Diagnosis, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
 from paceline.analysis.diagnose.table import assemble
+from paceline.report import diagnose as report
 from paceline.report import vega
-from paceline.report.diagnose import document as report
-from paceline.report.diagnose.charts import strips
-from paceline.report.diagnose.document import answer, document
+from paceline.report.diagnose import answer, document, strips
 from paceline.report.render import html, markdown, terminal
 from paceline.report.text import change as show_change
 from support.records import HOSTILE

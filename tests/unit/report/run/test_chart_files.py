@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from paceline.cli.report import command as report
 from paceline.core.errors import InputError
-from paceline.report.run import chart_files
+from paceline.report.run import document as run_report
 from paceline.report.run.document import to_html
 from paceline.store import open_store
 from support.micro_records import micro_run
@@ -24,7 +24,7 @@ from support.serving_records import capacity_run
 @pytest.mark.parametrize("make", [literal_run, sample_run, micro_run, capacity_run], ids=lambda run: run.__name__)
 def test_all_charts_of_the_page_are_there(make: Any) -> None:
     run = make()
-    found = chart_files.chart_files(run)
+    found = run_report.chart_files(run)
     assert len(found) == to_html(run).count('class="chart" role="img"')
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
@@ -34,7 +34,7 @@ def test_all_charts_of_the_page_are_there(make: Any) -> None:
 
 
 def test_pictures_and_data_are_written(tmp_path: Path) -> None:
-    written = chart_files.write(literal_run(), tmp_path / "new" / "folder")
+    written = run_report.write_charts(literal_run(), tmp_path / "new" / "folder")
     assert [path.suffix for path in written] == [".png", ".csv"] * 3
     for picture, data in zip(written[::2], written[1::2], strict=True):
         assert picture.stem == data.stem
@@ -47,21 +47,19 @@ def test_pictures_and_data_are_written(tmp_path: Path) -> None:
 
 
 def test_several_sets_of_data_are_told_apart() -> None:
-    line = next(
-        one for one in chart_files.chart_files(capacity_run()) if len({row.get("part") for row in one.rows}) > 1
-    )
-    rows = list(csv.DictReader(io.StringIO(chart_files.to_csv(line.rows))))
+    line = next(one for one in run_report.chart_files(capacity_run()) if len({row.get("part") for row in one.rows}) > 1)
+    rows = list(csv.DictReader(io.StringIO(run_report.chart_csv(line.rows))))
     assert len(rows) == len(line.rows)
 
 
 def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
-    written = chart_files.write(hostile_run(), tmp_path)
+    written = run_report.write_charts(hostile_run(), tmp_path)
     assert {path.parent for path in written} == {tmp_path}
 
 
 def test_a_run_without_a_result_is_refused(tmp_path: Path) -> None:
     with refused("nothing-to-draw"):
-        chart_files.write(run_of([]), tmp_path)
+        run_report.write_charts(run_of([]), tmp_path)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from paceline.core.run import RunRecords
 from paceline.report import vega
 from paceline.report.charts import captioned
 from paceline.report.document import Medium
-from paceline.report.run import chart_files
+from paceline.report.run import document as run_report
 from paceline.report.run.columns import case_tables, placed_models
 from paceline.report.run.document import document, machine_line, to_html, to_png
 from paceline.report.run.lead import answer, cards, ceiling_cards, reached_chart
@@ -128,7 +128,7 @@ def test_a_picture_says_what_it_shows_of_which_machine_and_when() -> None:
 
 @NEEDS_VEGA
 def test_pictures_of_single_charts_have_their_caption() -> None:
-    (first, *_) = chart_files.chart_files(literal_run())
+    (first, *_) = run_report.chart_files(literal_run())
     assert first.title == "node-check: Result of each case with its interval"
     assert to_png(roofline_run(), ceilings=gpu_ceilings()).startswith(b"\x89PNG")
 

@@ -17,12 +17,12 @@ from paceline.core.record import Measurement, Record
 from paceline.core.stats import Interval
 from paceline.core.subject import Pace, Subject
 from paceline.report import charts
+from paceline.report.charts import LINES
 from paceline.report.export import csv
 from paceline.report.run.columns import case_tables
 from paceline.report.run.document import show, to_html, to_markdown
 from paceline.report.run.lead import answer
 from paceline.report.run.sweeps import sweep_charts, sweep_tables
-from paceline.report.style import LINES
 from paceline.report.text import show_at
 from support.micro_records import SIZES, cannot, collective, copy, gemm, memory_latency, micro, micro_run, pairs, times
 from support.records import literal_run, record, run_of, sample_run

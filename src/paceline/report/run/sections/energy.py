@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.analysis.energy import SLOWER, LimitPoint, LimitSweep, limit_sweeps
+from paceline.analysis.cost import SLOWER, LimitPoint, LimitSweep, limit_sweeps
 from paceline.analysis.summary import RunSummary
 from paceline.report.document import Section, Table
 from paceline.report.run.sections import ReportSection, SectionAnswer, section_of

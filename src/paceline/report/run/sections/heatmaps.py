@@ -11,10 +11,9 @@ from paceline.core.benchmark import size_parameters
 from paceline.core.metric import Better
 from paceline.core.quantity import show_count
 from paceline.core.record import Outcome
-from paceline.report.charts import TEXT, Chart, framed, layer, matrix_places
+from paceline.report.charts import ACCENT, GRID, INK, MUTED, TEXT, Chart, Spec, framed, layer, matrix_places
 from paceline.report.document import Section, Table
 from paceline.report.run.sections import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
-from paceline.report.style import ACCENT, GRID, INK, MUTED, Spec
 from paceline.report.text import axis_scale, heading, humanize, one_line, show_coordinate, show_value, told_apart
 
 MOST_MAPS = 6

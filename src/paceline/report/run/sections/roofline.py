@@ -9,10 +9,23 @@ from paceline.analysis.roofline import MEASURE, NEAR, Bound, Placed, Roof, Roofl
 from paceline.analysis.summary import CaseRow, RunSummary, shortened
 from paceline.core.grouping import group_by
 from paceline.core.quantity import show_count
-from paceline.report.charts import TEXT, Chart, coloured, decades_within, framed, layer, quantity
+from paceline.report.charts import (
+    ACCENT,
+    INK,
+    LINES,
+    MUTED,
+    TEXT,
+    WIDTH,
+    Chart,
+    Spec,
+    coloured,
+    decades_within,
+    framed,
+    layer,
+    quantity,
+)
 from paceline.report.document import Section, Table
 from paceline.report.run.sections import MOST_LINES, ReportSection, SectionAnswer, section_of, with_note
-from paceline.report.style import ACCENT, INK, LINES, MUTED, WIDTH, Spec
 from paceline.report.text import listed, one_line, share, show_value, told_apart
 
 HEIGHT = 330

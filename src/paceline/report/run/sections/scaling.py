@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from paceline.analysis.configuration import layout_of
 from paceline.analysis.scaling import BUBBLE, COMMUNICATION, REDUCTION, REST, SLOWER, Scaled, ScalingSeries, scaling
 from paceline.core.quantity import show_count
-from paceline.report.charts import TEXT, Chart, coloured, framed, layer, quantity
+from paceline.report.charts import ACCENT, INK, LINES, MUTED, TEXT, Chart, Spec, coloured, framed, layer, quantity
 from paceline.report.document import Table
 from paceline.report.run.sections import ReportSection, SectionAnswer, section_of, with_note
-from paceline.report.style import ACCENT, INK, LINES, MUTED, Spec
 from paceline.report.text import axis_scale, heading, humanize, one_line, share, show_value, told_apart
 
 WIDTH, HEIGHT = 560, 240

@@ -9,10 +9,9 @@ from paceline.analysis.simulation import Traced, advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.subject import StepTrace
 from paceline.core.trace_events import IDLE, ORDER, TOP, TimeSpent
-from paceline.report.charts import Chart, coloured, framed, plane_beside, stacked_bars
+from paceline.report.charts import ACCENT, LINES, MUTED, Chart, Spec, coloured, framed, plane_beside, stacked_bars
 from paceline.report.document import Table
 from paceline.report.run.sections import ReportSection, SectionAnswer, section_of
-from paceline.report.style import ACCENT, LINES, MUTED, Spec
 from paceline.report.text import one_line, percent, show_value, told_apart
 from paceline.report.text import share as share_of
 

@@ -13,10 +13,10 @@ from paceline.analysis.summary import summarize_run
 from paceline.core.record import RecordWarning
 from paceline.core.run import RunRecords
 from paceline.report import charts, vega
+from paceline.report.charts import WIDTH
 from paceline.report.run.document import show, to_html, to_markdown, to_png
 from paceline.report.run.sections import SectionAnswer
 from paceline.report.run.sections.roofline import MOST_POINTS, roofline_parts
-from paceline.report.style import WIDTH
 from support.insight_records import ceiling, gpu_ceilings, inference, product, roofline_run
 from support.records import HOSTILE, run_of
 

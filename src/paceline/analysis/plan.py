@@ -1,8 +1,8 @@
-"""How much memory a rank needs at the peak of a training step, in bytes, by what it is for.
+"""Which layout to train a model in: memory and time of each from formulas, without running any.
 
-For one stage of a 1F1B pipeline with compiled layers. P are the parameters of a rank, b the samples of a micro-batch,
-s the tokens of a sample (r of them scored), h the hidden size, a the heads, t the tensor-parallel ranks, V the padded
-vocabulary.
+The memory of a rank is that at the peak of a training step, in bytes, by what it is for: for one stage of a 1F1B
+pipeline with compiled layers. P are the parameters of a rank, b the samples of a micro-batch, s the tokens of a sample
+(r of them scored), h the hidden size, a the heads, t the tensor-parallel ranks, V the padded vocabulary.
 
                        16 bits            fp32
     parameters         4 P                4 P                in fp32, which the optimizer updates
@@ -26,9 +26,12 @@ square of scores; and with checkpointing also that layer's activations, computed
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.core.layout import Layout
+from paceline.core.errors import InputError, PacelineError
+from paceline.core.layout import Layout, LayoutPrecision
+from paceline.core.quantity import show_size
 from paceline.core.transformer import TRAINING_FACTOR, Transformer
 
 OUTSIDE = 1024**3  # of the GPU, for the driver's context and the buffers of the communication library
@@ -168,7 +171,7 @@ class Cluster:
     reduced_bytes: int = 4  # of a gradient on the wire
 
 
-# Nodes of eight V100; from `rate` on, as fitted to every throughput that LiBai published (`calibrate.py`).
+# Nodes of eight V100; from `rate` on, as fitted to every throughput that LiBai published (`plan_calibration.py`).
 LIBAI = Cluster(
     gpus_per_node=8,
     memory=32 * 1024**3,
@@ -315,3 +318,191 @@ def _stage(model: Transformer, layout: Layout, cluster: Cluster, index: int) -> 
         tensor=sums * all_reduce_time(cluster, output, RankPlacement(ranks, 1, layout.gpus)),
         pipeline=neighbours * send_time(cluster, output, stages),
     )
+
+
+class NothingFits(PacelineError):
+    """No layout of these GPUs can hold the model."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with what is predicted of it."""
+
+    layout: Layout
+    time: StepTime
+    memory: RankMemory
+    tokens_per_sample: int
+    mfu: float | None  # a part of one; None where the peak of the device is not known
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of all GPUs together."""
+        return self.layout.global_batch / self.time.total
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs together."""
+        return self.samples_per_s * self.tokens_per_sample
+
+
+@dataclass(frozen=True)
+class LayoutPlan:
+    """The layouts that fit: of each mesh the best, the fastest first."""
+
+    model: Transformer
+    cluster: Cluster
+    candidates: tuple[Candidate, ...]
+    considered: int
+    too_large: int  # of those that were considered
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+
+def plan(
+    model: Transformer, cluster: Cluster, *, gpus: int, global_batch: int, precision: LayoutPrecision = "bf16"
+) -> LayoutPlan:
+    """Rank every layout that fits; raise `NothingFits` where none does."""
+    best: dict[str, Candidate] = {}
+    considered = too_large = 0
+    smallest: tuple[RankMemory, Layout] | None = None
+    for layout in layouts(model, cluster.gpus_per_node, gpus=gpus, global_batch=global_batch, precision=precision):
+        considered += 1
+        memory = rank_memory(model, layout)
+        if smallest is None or memory.occupied < smallest[0].occupied:
+            smallest = memory, layout
+        if not memory.fits(cluster.memory):
+            too_large += 1
+            continue
+        one = candidate(model, layout, cluster, memory)
+        if layout.mesh not in best or _order(one) < _order(best[layout.mesh]):
+            best[layout.mesh] = one
+    if smallest is None:
+        message = (
+            f"no layout of {gpus} GPUs divides {model.heads} heads, {model.layers} layers and a batch of "
+            f"{global_batch}: d x m x p must be the number of GPUs, m must divide the heads, p is at most the layers, "
+            "and d must divide the batch into at least p micro-batches; choose another number of GPUs or --global-batch"
+        )
+        raise InputError("no-layout", message, key="--gpus", value=gpus)
+    if not best:
+        memory, layout = smallest
+        raise NothingFits(
+            f"no layout of {gpus} GPUs fits {show_size(cluster.memory)} each: the smallest, {layout}, needs "
+            f"{show_size(memory.occupied)} and some room; use more GPUs, or GPUs with more memory"
+        )
+    ranked = tuple(sorted(best.values(), key=_order))
+    return LayoutPlan(model=model, cluster=cluster, candidates=ranked, considered=considered, too_large=too_large)
+
+
+def candidate(model: Transformer, layout: Layout, cluster: Cluster, memory: RankMemory | None = None) -> Candidate:
+    """What is predicted of one layout, whether it fits or not."""
+    time = step_time(model, layout, cluster)
+    done = model.step_flops(layout.global_batch) / time.total / layout.world_size
+    return Candidate(
+        layout=layout,
+        time=time,
+        memory=memory or rank_memory(model, layout),
+        tokens_per_sample=model.sequence,
+        mfu=done / cluster.peak if cluster.peak else None,
+    )
+
+
+def layouts(
+    model: Transformer, gpus_per_node: int, *, gpus: int, global_batch: int, precision: LayoutPrecision
+) -> Iterator[Layout]:
+    """Every layout whose numbers agree: d x m x p GPUs, whole heads on a rank, whole micro-batches in a batch."""
+    if gpus % min(gpus, gpus_per_node):
+        message = (
+            f"{gpus} GPUs are not a whole number of nodes with {gpus_per_node} each: choose a multiple of "
+            f"{gpus_per_node}, or give the GPUs of a node with --gpus-per-node"
+        )
+        raise InputError("partial-node", message, key="--gpus", value=gpus)
+    for tensor in divisors(gpus):
+        if model.heads % tensor:
+            continue
+        for pipeline in divisors(gpus // tensor):
+            data = gpus // tensor // pipeline
+            if pipeline > model.layers or global_batch % data:
+                continue
+            samples = global_batch // data
+            # 1F1B begins with a micro-batch for each stage.
+            for micro_batch in (size for size in divisors(samples) if samples // size >= pipeline):
+                for checkpointing in (False, True):
+                    yield Layout(
+                        model=model.family,
+                        layers=model.layers,
+                        precision=precision,
+                        data=data,
+                        tensor=tensor,
+                        pipeline=pipeline,
+                        checkpointing=checkpointing,
+                        micro_batch=micro_batch,
+                        global_batch=global_batch,
+                        nodes=max(1, gpus // gpus_per_node),
+                        gpus=min(gpus, gpus_per_node),
+                    )
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]
+
+
+def _order(one: Candidate) -> tuple[float, float]:
+    return -one.samples_per_s, one.memory.peak
+
+
+PARTS = {
+    "recompute": "computing activations again",
+    "tensor": "sums over tensor-parallel ranks",
+    "pipeline": "handing activations to the next stage",
+    "bubble": "waiting for other pipeline stages",
+    "data": "sums of gradients over data-parallel ranks",
+    "optimizer": "the optimizer",
+}
+WORTH_MENTIONING = 0.02  # of a step
+
+
+def reasons(plan: LayoutPlan) -> list[str]:
+    """Sentences: where its time goes, why it checkpoints or not, and what the next one loses by."""
+    time = plan.best.time
+    lost = sorted(((time.share(getattr(time, name)), name) for name in PARTS), reverse=True)
+    parts = [f"{_percent(share)} goes to {PARTS[name]}" for share, name in lost if share >= WORTH_MENTIONING]
+    rest = "; ".join(parts) or "nothing else takes more than 2 %"
+    spent = f"{plan.best.layout.mesh} computes for {_percent(time.share(time.compute))} of a step: {rest}."
+    return [spent, _checkpointing(plan), *_next(plan)]
+
+
+def _checkpointing(plan: LayoutPlan) -> str:
+    best, memory = plan.best, plan.cluster.memory
+    needs = f"It needs {show_size(best.memory.occupied)} of {show_size(memory)} on the fullest rank"
+    if not best.layout.checkpointing:
+        return f"{needs}, so that nothing has to be computed again."
+    needed = rank_memory(plan.model, best.layout.model_copy(update={"checkpointing": False}))
+    if needed.fits(memory):
+        return f"{needs}."
+    return f"{needs}; without checkpointing the same micro-batch would need {show_size(needed.occupied)}."
+
+
+def _next(plan: LayoutPlan) -> list[str]:
+    if plan.best.layout.world_size == 1:
+        return []
+    if len(plan.candidates) < 2:
+        return ["No other mesh of these GPUs fits."]
+    best, other = plan.candidates[:2]
+    behind = 1 - other.samples_per_s / best.samples_per_s
+    text = f"{other.layout.mesh}, the next, is {_percent(behind)} slower"
+    if behind < WORTH_MENTIONING:
+        return [f"{text}: too little to choose by prediction, so measure both."]
+    # What the other spends the most on beyond the best one, unless that is plain compute.
+    growth = {name: getattr(other.time, name) - getattr(best.time, name) for name in PARTS}
+    name = max(growth, key=lambda part: growth[part])
+    if growth[name] <= max(0.0, other.time.compute - best.time.compute):
+        return [f"{text}."]
+    return [f"{text}: {_percent(other.time.share(getattr(other.time, name)))} of its step goes to {PARTS[name]}."]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.plan.timing import LIBAI, Cluster, step_time
+from paceline.analysis.plan import LIBAI, Cluster, step_time
 from paceline.analysis.published import libai_rows
 from paceline.core.errors import PacelineError
 from paceline.core.files import shipped_rows
@@ -214,7 +214,7 @@ def published_observations(system: System) -> tuple[Observation, ...]:
 def h200_observations() -> tuple[Observation, ...]:
     """What the benchmark `parallel` measured on one H200."""
     observations = []
-    for row in shipped_rows("paceline.analysis.plan", "h200.csv"):
+    for row in shipped_rows("paceline.analysis", "tables/plan_h200.csv"):
         layout = Layout.parse(row["layout"])
         model = transformer(layout.model, layout.layers, int(row["hidden"]), int(row["heads"]))
         observations.append(Observation(model, layout, float(row["samples_per_s"])))

@@ -1,1 +1,0 @@
-"""Which benchmarks to run on which nodes, from what earlier checks found."""

@@ -1,1 +1,0 @@
-"""The answer to: which nodes are defective."""
