@@ -276,6 +276,19 @@ def outvoted_nodes(nodes: Sequence[NodeRun]) -> tuple[dict[str, str], list[str]]
     return wrong, [vote.undecided for vote in votes if vote.undecided]
 
 
+def nodes_without_gpus(nodes: Sequence[NodeRun]) -> dict[str, str]:
+    """The hosts that have fewer GPUs than most: where a driver has lost one, nothing that is measured fails."""
+    counts = {node.host: len(node.result.run.environment.gpus) for node in nodes if node.result is not None}
+    usual = Counter(counts.values()).most_common(1)
+    if not usual or 2 * usual[0][1] <= len(counts):
+        return {}
+    return {
+        host: f"it has {count or 'no'} GPUs, but most nodes have {usual[0][0]}"
+        for host, count in counts.items()
+        if count < usual[0][0]
+    }
+
+
 _LONGER, _WORSE = "its cases take {:.1f} times as long as on", "its figures are {:.1f} times worse than those of"
 
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from paceline.api.fleet import Fleet, FleetListener, NodeRun, Plan, outvoted_nodes, progress_of, slow_nodes
+from paceline.api.fleet import (
+    Fleet,
+    FleetListener,
+    NodeRun,
+    Plan,
+    nodes_without_gpus,
+    outvoted_nodes,
+    progress_of,
+    slow_nodes,
+)
 from paceline.cli._running import write_summary
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.quantity import show_duration
@@ -87,14 +96,17 @@ def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = Fa
 def end(fleet: str, nodes: Sequence[NodeRun], *, as_json: bool) -> int:
     """Say what became of every node; returns the exit code."""
     slow, (outvoted, undecided) = slow_nodes(nodes), outvoted_nodes(nodes)
+    without = nodes_without_gpus(nodes)
     ok = all(node.ok for node in nodes) and not outvoted
     if as_json:
         states = {node.host: node.state for node in nodes}
         words = {"event": "fleet_ended", "fleet": fleet, "ok": ok, "nodes": states, "slow": slow}
-        click.echo(json.dumps(words | {"outvoted": outvoted, "undecided": undecided}))
+        click.echo(json.dumps(words | {"outvoted": outvoted, "undecided": undecided, "without_gpus": without}))
     else:
         wrong = [f"{host} does not compute what the others do: {why}" for host, why in outvoted.items()]
-        _show(fleet, nodes, wrong, [*(f"{host} is slow: {why}" for host, why in slow.items()), *undecided])
+        warnings = [f"{host} lacks GPUs: {why}" for host, why in without.items()]
+        warnings += [f"{host} is slow: {why}" for host, why in slow.items()]
+        _show(fleet, nodes, wrong, [*warnings, *undecided])
     return 0 if ok else 1
 
 
@@ -131,7 +143,8 @@ def _counts(node: NodeRun) -> str:
 def _first_failure(node: NodeRun) -> str:
     failed = next((record for record in node.latest if not record.is_success), None)
     if failed is None:
-        return "nothing that it was asked for could be measured"
+        first = next((record.cause.message for record in node.latest if record.cause), "there is no record")
+        return f"nothing that it was asked for could be measured: {_first(first)}"
     why = failed.cause.message if failed.cause else failed.outcome.value
     return f"{failed.case.benchmark} {failed.case.title} on {failed.case.target}: {_first(why)}"
 

@@ -2,13 +2,14 @@
 
 A pair is as fast as the slowest of three things: its two ends and the link between them. An end that is slow is so
 with everybody, so its level is the middle of its pairs; a link that is slow is slower than both of its ends are with
-others. What is left is noise, and how large it is says what could not have been seen.
+others. Ends that are slow with others and fast among themselves share what is slow, a switch or its way to the others.
+What is left is noise, and how large it is says what could not have been seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -26,6 +27,10 @@ FEWEST = 4  # ends: with fewer a slow link cannot be told from a slow end
 _MEDIAN = math.sqrt(math.pi / 2.0)  # the error of a median over that of a mean
 _EFFICIENCY = 0.37  # of the median distance, as a measure of spread
 _DEVIATION = 1.4826  # times the median distance from the median, of normal numbers
+_RARE = 0.01  # more pairs than this part that are faster than both of their ends are no noise: some share a switch
+_TAIL = 2.0  # times the largest gain, that a loss must be where noise has long tails
+_OWN_END, _OWN_LINK = 60.0, 12.0  # over the squared number of ends: how far what is slow hides behind its own loss
+_SHOWN = 3  # ends of a group
 SEEN = 0.8  # the part of losses of a size that must be found for the size to count as seen
 
 
@@ -33,16 +38,16 @@ SEEN = 0.8  # the part of losses of a size that must be found for the size to co
 class Slow:
     """What is slower than the others of its kind."""
 
-    kind: str  # node, adapter, link
+    kind: str  # node, adapter, link, group
     name: str
     loss: float  # the part of the speed that is missing
     low: float  # between which the loss is
     high: float
 
     def __str__(self) -> str:
-        whom = "with everybody" if self.kind != "link" else "than either end is with others"
+        whom = {"link": "than either end is with others", "group": "with everybody else"}
         slower = f"is {self.loss:.0%} slower ({self.low:.0%} to {self.high:.0%})"
-        return f"{self.kind} {self.name} {slower} {whom}"
+        return f"{self.kind} {self.name} {slower} {whom.get(self.kind, 'with everybody')}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,12 @@ class PairVerdict:
 
 
 def judge_pairs(speeds: Mapping[Pair, float], node_of: Mapping[str, str]) -> PairVerdict | None:
-    """The verdict on pairs of ends, each end belonging to a node; None where there are too few to tell."""
+    """The verdict on pairs of ends, each end belonging to a node; None where there are too few to tell.
+
+    Of several nodes the pairs within one do not count: they do not cross the network.
+    """
+    across = {(a, b): speed for (a, b), speed in speeds.items() if node_of[a] != node_of[b]}
+    speeds = across or speeds
     ends = sorted({end for pair in speeds for end in pair})
     if len(ends) < FEWEST:
         return None
@@ -80,31 +90,50 @@ def judge_pairs(speeds: Mapping[Pair, float], node_of: Mapping[str, str]) -> Pai
     known = ~np.isnan(matrix[rows, columns])
     rows, columns = rows[known], columns[known]
     apart = matrix[rows, columns] - expected[rows, columns]
-    noise = max(_DEVIATION * float(np.median(np.abs(apart - np.median(apart)))), 1e-4)
+    apart -= np.median(apart)  # of two levels that are not quite known, the lesser is too low
+    noise = max(_DEVIATION * float(np.median(np.abs(apart))), 1e-4)
     partners = np.maximum(1, (~np.isnan(matrix)).sum(axis=1))
     # How large the noise is, is known from the pairs alone, and less well by its median than by its squares.
     freedom = max(1.0, _EFFICIENCY * (len(rows) - len(ends)))
-    limit = student_quantile(1.0 - WRONGLY / (len(ends) + len(rows)), freedom)
+    chance = 1.0 - WRONGLY / (len(ends) + len(rows))
+    reach = max(student_quantile(chance, freedom) * noise, -math.log1p(-LEAST))
+    groups_reach = reach
+    if 0.0 < np.mean(apart > reach) <= _RARE:  # nothing makes a pair faster than its ends, so noise has long tails
+        reach = _TAIL * float(apart.max())
     error = _MEDIAN * noise / np.sqrt(partners)
     usual, spread = _usual(levels, error)
-    margin = NormalDist().inv_cdf(SEEN)
-    slow_ends = {
-        ends[number]: _slow("adapter", ends[number], usual - levels[number], float(error[number]))
-        for number in range(len(ends))
-        if usual - levels[number] > max(limit * math.hypot(spread, float(error[number])), -math.log1p(-LEAST))
+    apart_by = np.hypot(spread, error)
+    # How far good ends differ is known from the ends alone, of which there are few.
+    freedoms = apart_by**4 / (error**4 / freedom + spread**4 / max(1.0, _EFFICIENCY * (len(ends) - 1)))
+    limits = np.array([student_quantile(chance, float(one)) for one in freedoms]) * apart_by
+    limits = np.maximum(limits, -math.log1p(-LEAST))
+    losses = {
+        number: usual - float(levels[number]) for number in range(len(ends)) if usual - levels[number] > limits[number]
     }
-    reach = max(limit * noise, -math.log1p(-LEAST))
+    groups = _groups(losses, np.nan_to_num(matrix - expected, nan=0.0), groups_reach)
+    slow_ends = {
+        ends[number]: _slow("adapter", ends[number], loss, float(error[number]))
+        for number, loss in losses.items()
+        if not any(number in group for group in groups)
+    }
+    slow_groups = [
+        _slow("group", _listed([ends[number] for number in group]), max(map(losses.__getitem__, group)), error.max())
+        for group in groups
+    ]
     slow_links = [
         _slow("link", f"{ends[row]} - {ends[column]}", -float(loss), noise)
         for row, column, loss in zip(rows, columns, apart, strict=True)
         if -loss > reach
     ]
-    found = [*_of_nodes(slow_ends, ends, node_of), *slow_links]
+    found = [*_of_nodes(slow_ends, ends, node_of), *slow_groups, *slow_links]
+    margin, few = NormalDist().inv_cdf(SEEN), 1.0 / len(ends) ** 2
+    seen_end = float((limits + margin * apart_by).max()) * (1.0 + _OWN_END * few)
+    seen_link = (reach + margin * math.hypot(noise, float(error.max()))) * (1.0 + _OWN_LINK * few)
     return PairVerdict(
         slow=tuple(sorted(found, key=lambda one: -one.loss)),
         noise=noise,
-        seen_end=-math.expm1(-(limit + margin) * math.hypot(spread, float(error.max()))),
-        seen_link=-math.expm1(-max(reach + margin * noise, 0.0)),
+        seen_end=-math.expm1(-seen_end),
+        seen_link=-math.expm1(-seen_link),
     )
 
 
@@ -123,6 +152,30 @@ def _usual(levels: Floats, error: Floats) -> tuple[float, float]:
     middle = float(np.median(levels))
     seen = _DEVIATION * float(np.median(np.abs(levels - middle)))
     return middle, math.sqrt(max(0.0, seen**2 - float(np.median(error)) ** 2))
+
+
+def _groups(slow: Iterable[int], gains: Floats, reach: float) -> list[list[int]]:
+    """Those of the slow ends that are fast among themselves, which an end that is slow itself is with nobody."""
+    left, groups = list(slow), []
+    while len(left) > 1:
+        among = gains[np.ix_(left, left)]
+        first, second = np.unravel_index(int(np.argmax(among)), among.shape)
+        if among[first, second] <= reach:
+            break
+        group = [left[first], left[second]]
+        while rest := [one for one in left if one not in group]:
+            strength = gains[np.ix_(rest, group)].mean(axis=1) * math.sqrt(len(group))
+            if strength.max() <= reach:
+                break
+            group.append(rest[int(strength.argmax())])
+        groups.append(sorted(group))
+        left = [one for one in left if one not in group]
+    return groups
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _slow(kind: str, name: str, loss: float, error: float) -> Slow:

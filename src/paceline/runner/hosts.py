@@ -32,7 +32,7 @@ LATE_SECONDS = LINGER_SECONDS + 10.0  # a host ends its ranks by itself; one tha
 _FORWARDED = ("NCCL_", "GLOO_", "TORCH_", "OMP_")
 _FLAG = "--hosts"
 _HOST = re.compile(r"(?P<name>[^\s:,\[\]]+|\[[0-9a-fA-F:.%]+\])(?::(?P<slots>\d+))?")
-_HOST_LINE = re.compile(r"(?P<name>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?")
+_HOST_LINE = re.compile(r"(?P<name>[^\s\[\]]+|\[[0-9a-fA-F:.%]*:[0-9a-fA-F:.%]*\])(?:\s+slots\s*=\s*(?P<slots>\d+))?")
 
 Words = dict[str, Any]
 
@@ -57,7 +57,7 @@ def read_hosts(text: str) -> list[Host]:
         if path.is_file():
             lines = (line.partition("#")[0].strip() for line in read_text(path, key=_FLAG).splitlines())
             parts, pattern, form = [line for line in lines if line], _HOST_LINE, "a slots=2"
-        elif "/" in text:
+        elif "/" in text or path.suffix in (".ini", ".txt"):
             raise InputError("missing-file", "there is no such file", key=_FLAG, value=text)
         else:
             parts, pattern, form = text.split(","), _HOST, "a,b:2"
@@ -65,7 +65,10 @@ def read_hosts(text: str) -> list[Host]:
         for part in map(str.strip, parts):
             match = pattern.fullmatch(part)
             if match is None or part.startswith("-"):
-                raise InputError("not-a-host", f"'{part}' is not a host; write {form}", key=_FLAG, value=part)
+                message = f"'{part}' is not a host; write {form}"
+                if "ansible_" in part or part.startswith("["):
+                    message += ". An inventory of Ansible is not read: keep the names, and put ports into ssh's config"
+                raise InputError("not-a-host", message, key=_FLAG, value=part)
             slots = int(match["slots"]) if match["slots"] else None
             if slots == 0:
                 raise InputError(
@@ -74,7 +77,7 @@ def read_hosts(text: str) -> list[Host]:
             hosts.append(Host(match["name"], slots))
         names = [host.name for host in hosts]
         if duplicate := next((name for name in names if names.count(name) > 1), None):
-            message = f"duplicate host '{duplicate}'; for several ranks on it, write {duplicate}:2"
+            message = f"duplicate host '{duplicate}': name it once; for several ranks on it, write {duplicate}:2"
             raise InputError("duplicate-host", message, key=_FLAG, value=duplicate, suggestion=f"{duplicate}:2")
         if not hosts:
             raise InputError("no-hosts", "there is no host in it", key=_FLAG, value=text)

@@ -108,14 +108,15 @@ def test_facts_that_differ_name_the_nodes_of_each_value() -> None:
         "a": environment("550", ["H200", "A100", "H200"], "2.4"),
         "b": environment("560", ["A100", "H200"], "2.4"),
         "c": environment("560", ["H200"], None),
+        "d": environment("560", [], None),
     }
     parts = [
         NodeResults(node, {"x": 1.0}, {}, environment=Environment.model_validate(one))
         for node, one in known_environments.items()
     ]
-    assert assemble([*parts, part("d", x=1.0)]).differences() == {
-        "driver": {"550": ["a"], "560": ["b", "c"]},
-        "GPUs": {"A100, H200": ["a", "b"], "H200": ["c"]},
+    assert assemble([*parts, part("unknown", x=1.0)]).differences() == {
+        "driver": {"550": ["a"], "560": ["b", "c", "d"]},
+        "GPUs": {"1 x A100, 2 x H200": ["a"], "1 x A100, 1 x H200": ["b"], "1 x H200": ["c"], "none": ["d"]},
     }
 
 

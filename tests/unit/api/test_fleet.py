@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.api.fleet import NodeRun, slow_nodes
+from paceline.api.fleet import NodeRun, nodes_without_gpus, slow_nodes
+from paceline.core.environment import Environment, Gpu
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement
-from support.records import STEP_TIME, case, record
+from support.records import STEP_TIME, case, record, run_of
 
 RATE = Metric(name="rate", unit="B/s", better=Better.HIGHER, merge=Merge.SUM, description="A rate")
 
@@ -30,3 +31,16 @@ def test_a_host_whose_cases_end_on_time_with_worse_figures_is_named(metric: Metr
 
 def test_better_figures_and_small_differences_name_nobody() -> None:
     assert slow_nodes([node("a", 1.0), node("b", 1.0), node("c", 0.2), node("d", 1.9)]) == {}
+
+
+def test_a_host_that_has_lost_gpus_is_named_where_most_have_the_same_number() -> None:
+    def with_gpus(host: str, count: int) -> NodeRun:
+        gpus = [Gpu(index=number, name="H200") for number in range(count)]
+        return NodeRun(host, result=run_of([], environment=Environment(host=host, gpus=gpus)))
+
+    nodes = [with_gpus(host, count) for host, count in zip("abcde", (8, 8, 7, 8, 0), strict=True)]
+    assert nodes_without_gpus([*nodes, NodeRun("unreachable")]) == {
+        "c": "it has 7 GPUs, but most nodes have 8",
+        "e": "it has no GPUs, but most nodes have 8",
+    }
+    assert nodes_without_gpus([with_gpus("a", 8), with_gpus("b", 4)]) == {}, "no majority"

@@ -333,8 +333,9 @@ def run_figures(records: Sequence[Record]) -> list[WatchSeries]:
 def _fact(environment: Environment, path: str) -> str:
     value: Any = environment
     for part in path.split("."):
-        if isinstance(value, list):
-            value = sorted({str(getattr(item, part, None)) for item in value})
+        if isinstance(value, list):  # a node that has lost some, or all, differs
+            counts = sorted(Counter(str(getattr(item, part, None)) for item in value).items())
+            value = [f"{count} x {text}" for text, count in counts] or (["none"] if environment.is_known else [])
         else:
             value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
     return ", ".join(value) if isinstance(value, list) else str(value) if value is not None else ""

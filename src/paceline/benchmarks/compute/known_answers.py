@@ -205,9 +205,13 @@ def _arithmetic(generator: Any, device: Device) -> Iterator[Answer]:
     for precision in ("fp64", "fp32", "fp16", "bf16"):
         a, b = _spread(generator, precision, _elements(device))
         for name, operation in operations.items():
-            there = a.to(device.torch()), b.to(device.torch())
-            expected = _root(a.abs()) if name == "square root" else operation(a, b)
-            yield Answer(name, precision, partial(operation, *there), expected.to(device.torch()))
+            compute = partial(operation, a.to(device.torch()), b.to(device.torch()))
+            if name != "square root":
+                yield Answer(name, precision, compute, operation(a, b).to(device.torch()))
+            elif device.kind.is_accelerator:
+                yield Answer(name, precision, compute, _root(a.abs()).to(device.torch()))
+            else:  # the vector library behind torch on a CPU may leave the last place wrong
+                yield Answer(name, precision, compute, None, _root(a.abs().double()))
     a, b = torch.randint(-(2**31), 2**31, (2, _elements(device)), generator=generator).int()
     for name, operation in (("sum", torch.add), ("product", torch.mul), ("exclusive or", torch.bitwise_xor)):
         there = a.to(device.torch()), b.to(device.torch())
@@ -215,7 +219,7 @@ def _arithmetic(generator: Any, device: Device) -> Iterator[Answer]:
 
 
 def _root(numbers: Tensor) -> Tensor:
-    """Rounded as the standard prescribes, which the vector library behind torch on a CPU does not promise."""
+    """Rounded as the standard prescribes."""
     import numpy as np
     import torch
 
