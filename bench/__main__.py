@@ -28,6 +28,7 @@ from bench import (
     reference_client,
     selector,
     soak,
+    switches,
     ten_thousand,
     tune,
 )
@@ -166,7 +167,12 @@ LONG = {
     "reference-client": reference_client.main,
     "tune": tune.main,
 }
-COMMANDS: dict[str, click.Command] = {"idle": idle.main, "planted": planted.main, "verdicts": verdicts.main}
+COMMANDS: dict[str, click.Command] = {
+    "idle": idle.main,
+    "planted": planted.main,
+    "switches": switches.main,
+    "verdicts": verdicts.main,
+}
 
 if __name__ == "__main__":
     main()
