@@ -1,8 +1,8 @@
 """How long the device is idle in a step of each 16-bit row of the suite `zoo`, by a trace, all in one process.
 
-`python -m bench idle --results idle.jsonl` prints a line for each row as it goes and keeps it in the file; what the file
-has is not done again, so that the same command goes on where the last one ended, and in the end it says which rows are
-left. Each row is made as `paceline run zoo --graph auto` makes it, with the suite's own settings.
+`python -m bench idle --results idle.jsonl` prints a line for each row as it goes and keeps it in the file; what the
+file has is not done again, so that the same command goes on where the last one ended, and in the end it says which rows
+are left. Each row is made as `paceline run zoo --graph auto` makes it, with the suite's own settings.
 """
 
 from __future__ import annotations
