@@ -31,6 +31,7 @@ from bench import (
     switches,
     ten_thousand,
     tune,
+    zoo_time,
 )
 from bench.analysis import analysis_ratios
 from bench.fp8_training import fp8_ratios
@@ -174,6 +175,7 @@ COMMANDS: dict[str, click.Command] = {
     "fp8": kept("Training in fp8 beside bf16, with fresh batches.", fp8_ratios),
     "generate": kept("generate beside transformers' generate.", generate_ratios),
     "verdicts": verdicts.main,
+    "zoo-time": zoo_time.main,
 }
 
 if __name__ == "__main__":
