@@ -28,14 +28,16 @@ from bench import (
     reference_client,
     selector,
     soak,
+    switches,
     ten_thousand,
     tune,
+    zoo_time,
 )
 from bench.analysis import analysis_ratios
 from bench.fp8_training import fp8_ratios
 from bench.generate import generate_ratios
 from bench.load import load_ratios
-from bench.ratio import Ratio
+from bench.ratio import HEAD, Ratio, Wanted, kept
 from bench.scheduler import scheduler_ratios
 from bench.serving import serving_ratios
 from bench.training import training_ratios
@@ -68,10 +70,9 @@ def main(name: str | None, rest: tuple[str, ...]) -> None:
         if name in LONG:
             LONG[name]()
             return
-        click.echo(f"{'':34} {'ratio':>8}  {'target':<8}  {'':3}  made of")
+        click.echo(HEAD)
         for ratio in (ratio for part, made in TABLES.items() if name in (None, part) for ratio in made()):
-            met = "yes" if ratio.is_met else "no"
-            click.echo(f"{ratio.name:34} {ratio.value:8.4g}  {ratio.target:<8}  {met:3}  {ratio.made_of}")
+            click.echo(str(ratio))
     except (OSError, subprocess.SubprocessError, LookupError, ValueError, PacelineError) as error:
         click.echo(f"bench: could not measure: {error}{_last_words(error)}", err=True)
         sys.exit(1)
@@ -148,9 +149,9 @@ TABLES: dict[str, Callable[[], Iterable[Ratio]]] = {
     "serving": serving_ratios,
     "scheduler": scheduler_ratios,
     "analysis": analysis_ratios,
-    "training": training_ratios,
-    "fp8": fp8_ratios,
-    "generate": generate_ratios,
+    "training": lambda: training_ratios(Wanted()),
+    "fp8": lambda: fp8_ratios(Wanted()),
+    "generate": lambda: generate_ratios(Wanted()),
     "watcher": watcher_ratios,
 }
 LONG = {
@@ -166,7 +167,16 @@ LONG = {
     "reference-client": reference_client.main,
     "tune": tune.main,
 }
-COMMANDS: dict[str, click.Command] = {"idle": idle.main, "planted": planted.main, "verdicts": verdicts.main}
+COMMANDS: dict[str, click.Command] = {
+    "idle": idle.main,
+    "planted": planted.main,
+    "switches": switches.main,
+    "training": kept("Training and inference beside loops by hand.", training_ratios),
+    "fp8": kept("Training in fp8 beside bf16, with fresh batches.", fp8_ratios),
+    "generate": kept("generate beside transformers' generate.", generate_ratios),
+    "verdicts": verdicts.main,
+    "zoo-time": zoo_time.main,
+}
 
 if __name__ == "__main__":
     main()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bench.ratio import Ratio
+import click
+
+from bench.ratio import Ratio, Wanted
 from bench.training import TURNS, Step, sustained
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.devices import Device, open_device
@@ -23,37 +25,48 @@ STEPS = 200
 READ = (1, 50, 100, 150, 200)
 BATCH = 16
 TOKENS, SUCCESSORS = 512, 4  # of the language; its entropy is log(4) for each token
-SHAPES = {12: {"hidden": 2048, "heads": 16}, 8: {"hidden": 4096, "heads": 32}}  # by layers
+# By hidden size. On a CPU, which emulates fp8, small ones show that both train alike, and nothing of the pace.
+ON_A_GPU = {2048: {"layers": 12, "heads": 16}, 4096: {"layers": 8, "heads": 32}}
+ON_A_CPU = {64: {"layers": 1, "heads": 2, "sequence": 32, "vocabulary": 512, "batch": 2}}
+CPU_STEPS = 6
 
 
-def fp8_ratios() -> Iterator[Ratio]:
+def fp8_ratios(wanted: Wanted) -> Iterator[Ratio]:
     """Samples per second in fp8 over those in bf16, and the last loss of the one over that of the other."""
     import torch
 
-    if not torch.cuda.is_available():
-        raise LookupError("a CPU only emulates fp8: run it where there is a GPU with 8-bit units")
-    device = open_device("cuda:0")
-    for layers, sizes in SHAPES.items():
-        cases = {
-            kind: ParallelParameters(case=f"gpt2/nl{layers}_{kind}_1x1x1_mb{BATCH}_gb{BATCH}_1n1g", **sizes)
-            for kind in ("fp8", "bf16")
-        }
-        trained = {kind: _Trained(parameters, device) for kind, parameters in cases.items()}
-        losses = {kind: one.train(STEPS) for kind, one in trained.items()}
-        for one in trained.values():
-            one.step = device.capture(one.step)
-        turns = [[sustained(one.step, device) for one in trained.values()] for _ in range(TURNS)]
-        pace = median(theirs / ours for ours, theirs in turns)
-        made_of = " / ".join(f"{BATCH / median(times):.1f}" for times in zip(*turns, strict=True))
-        yield Ratio(f"fp8 / bf16, hidden {sizes['hidden']}", pace, "> 1", pace > 1, f"{made_of} samples/s")
+    device = open_device(wanted.target or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    on_gpu = device.kind.is_accelerator
+    for hidden, shape in (ON_A_GPU if on_gpu else ON_A_CPU).items():
+        pace_name, loss_name = f"fp8 / bf16, hidden {hidden}", f"loss apart, hidden {hidden}"
+        if not wanted(pace_name) and not wanted(loss_name):
+            continue
+        sizes: dict[str, Any] = dict(shape)
+        batch, layers = sizes.pop("batch", BATCH), sizes.pop("layers")
+        trained: dict[str, _Trained] = {}
+        losses: dict[str, list[float]] = {}
+        for kind in ("fp8", "bf16"):
+            click.echo(f"hidden {hidden}, {layers} layers, batch {batch}: training in {kind}", err=True)
+            layout = f"gpt2/nl{layers}_{kind}_1x1x1_mb{batch}_gb{batch}_1n1g"
+            trained[kind] = _Trained(ParallelParameters(case=layout, hidden=hidden, **sizes), device)
+            losses[kind] = trained[kind].train(STEPS if on_gpu else CPU_STEPS)
         last = {kind: found[-1] for kind, found in losses.items()}
         beside = ", ".join(
-            f"step {number}: {losses['fp8'][number - 1]:.4f} / {losses['bf16'][number - 1]:.4f}" for number in READ
+            f"step {number}: {losses['fp8'][number - 1]:.4f} / {losses['bf16'][number - 1]:.4f}"
+            for number in READ
+            if number <= len(losses["fp8"])
         )
         distance = abs(last["fp8"] - last["bf16"]) / losses["bf16"][0]
-        yield Ratio(
-            f"loss apart, hidden {sizes['hidden']}", distance, "< 0.02", distance < 0.02, f"of the first; {beside}"
-        )
+        yield Ratio(loss_name, distance, "< 0.02", distance < 0.02, f"of the first; {beside}")
+        if on_gpu:
+            for one in trained.values():
+                one.step = device.capture(one.step)
+            turns = [[sustained(one.step, device) for one in trained.values()] for _ in range(TURNS)]
+            pace = median(theirs / ours for ours, theirs in turns)
+            made_of = " / ".join(f"{batch / median(times):.1f}" for times in zip(*turns, strict=True))
+            yield Ratio(pace_name, pace, "> 1", pace > 1, f"{made_of} samples/s")
+        del trained
+        device.release_memory()
 
 
 class _Trained:
@@ -63,8 +76,8 @@ class _Trained:
         from paceline.benchmarks.parallel._stage import Mesh
         from paceline.benchmarks.parallel._trainer import ParallelTrainer
 
-        mesh = Mesh.of(parameters.layout, 0, device.torch().type)
-        trainer = ParallelTrainer(parameters, device, mesh, compiled=True, capturable=True)
+        on_gpu, mesh = device.kind.is_accelerator, Mesh.of(parameters.layout, 0, device.torch().type)
+        trainer = ParallelTrainer(parameters, device, mesh, compiled=on_gpu, capturable=on_gpu)
         assert trainer._batch is not None
         self._inputs, self._labels = trainer._batch.inputs[0], trainer._batch.targets[0]
         self._loss: Tensor | None = None
@@ -84,6 +97,8 @@ class _Trained:
             self.step()
             assert self._loss is not None
             losses.append(float(self._loss))
+            if number + 1 in READ:
+                click.echo(f"step {number + 1}: {losses[-1]:.4f}", err=True)
         return losses
 
 

@@ -7,13 +7,16 @@ tokens, and the time is that of the whole: first token and all others.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.ratio import Ratio
+import click
+
+from bench.ratio import Ratio, Wanted
 from paceline.benchmarks.inference._generator import FEW, Conversation, Generator
 from paceline.devices import Device, open_device
 from paceline.models import MODELS
@@ -24,35 +27,52 @@ if TYPE_CHECKING:
 MODEL = "llama3-8b"
 ON_A_GPU = ((1, 1024, 128), (8, 1024, 128), (64, 1024, 128))  # sequences, tokens of a prompt, new tokens
 ON_A_CPU = ((1, 32, 16), (4, 32, 16))
-TURNS = 3
+TURNS = 5
 
 Run = Callable[[], object]
 
 
-def generate_ratios() -> Iterator[Ratio]:
+def generate_ratios(wanted: Wanted) -> Iterator[Ratio]:
     """New tokens per second of ours over those of transformers; the median of the turns."""
     import torch
 
     from paceline.devices import device_count
 
-    device = open_device("cuda:0" if device_count() else "cpu")
+    device = open_device(wanted.target or ("cuda:0" if device_count() else "cpu"))
     on_gpu = device.kind.is_accelerator
+    chosen = [one for one in (ON_A_GPU if on_gpu else ON_A_CPU) if wanted(_name(one[0]))]
+    if not chosen:
+        return
     precision = "bf16" if on_gpu else "fp32"
     with torch.no_grad():
         generator = Generator(
             MODELS.registry().get(MODEL), "full" if on_gpu else "tiny", precision, "same", device, seed=1
         )
         theirs = _their_model(generator.shape, generator.module.token_embedding.weight)
-        for batch, context, new_tokens in ON_A_GPU if on_gpu else ON_A_CPU:
+        for batch, context, new_tokens in chosen:
+            if not wanted(_name(batch)):  # time may be up by now
+                continue
+            click.echo(f"compiling for a batch of {batch}", err=True)
             runs = [
                 _ours(generator, batch, context, new_tokens),
                 _theirs(theirs, generator.prompt(batch, context), new_tokens, compiled=on_gpu),
             ]
             turns = [[_seconds(run, device) for run in runs] for _ in range(TURNS)]
             ours, their = (batch * new_tokens / median(times) for times in zip(*turns, strict=True))
-            value = median(one[1] / one[0] for one in turns)
-            made_of = f"{ours:,.1f} / {their:,.1f} tokens/s, prompts of {context}, {new_tokens} new, {TURNS} turns"
-            yield Ratio(f"generate b{batch} / transformers", value, ">= 1", value >= 1, made_of)
+            ratios = sorted(one[1] / one[0] for one in turns)
+            value = median(ratios)
+            made_of = (
+                f"{ours:,.1f} / {their:,.1f} tokens/s, {ratios[0]:.3f} to {ratios[-1]:.3f} in {TURNS} turns, "
+                f"prompts of {context}, {new_tokens} new"
+            )
+            yield Ratio(_name(batch), value, ">= 1", value >= 1, made_of)
+            del runs
+            gc.collect()
+            device.release_memory()
+
+
+def _name(batch: int) -> str:
+    return f"generate b{batch} / transformers"
 
 
 def _ours(generator: Generator, batch: int, context: int, new_tokens: int) -> Run:

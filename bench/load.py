@@ -1,7 +1,7 @@
 """How well the load generator keeps its schedule, and what a request costs it, beside wrk, aiohttp and GuideLLM.
 
-A null server has the last core, the load generator the first. Everything is measured a few times and the best is told,
-because whatever else runs on the machine can only make it worse.
+A null server has the last core, the load generator the first. What is compared with wrk is measured in turns with it;
+everything else a few times, and the best is told, because whatever else runs on the machine can only make it worse.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from statistics import median
 
 import click
 import numpy as np
@@ -33,6 +34,7 @@ CHAT_ANSWER = (
     b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
 )
 TIMES = 3
+TURNS = 5
 SECONDS = 3.0
 USERS = 16
 
@@ -92,32 +94,39 @@ def _against_aiohttp(endpoint: Endpoint, cpu: int) -> Ratio:
 
 
 def _against_wrk(cpu: int, servers: int) -> list[Ratio]:
-    """Requests per CPU-second and per second of one core, with and without the client in C; wrk's in the same run."""
+    """Requests per CPU-second and per second of one core, with and without the client in C, in turns with wrk."""
     if wrk.program() is None:
         click.echo("bench: wrk IS NOT INSTALLED, so that nothing is compared with it: apt-get install wrk", err=True)
         return []
     clients = _clients()
     with started(servers, in_c="c" in clients) as (endpoint, _):
-        theirs = wrk.Pace.best(TIMES, lambda: wrk.pace(endpoint, REQUEST, USERS, SECONDS, cpu))
-        return [_beside(client, _own_pace(endpoint, client, cpu), theirs) for client in clients]
+        turns = [
+            (wrk.pace(endpoint, REQUEST, USERS, SECONDS, cpu), [_own_pace(endpoint, one, cpu) for one in clients])
+            for _ in range(TURNS)
+        ]
+    return [_beside(client, [(own[number], theirs) for theirs, own in turns]) for number, client in enumerate(clients)]
 
 
 def _own_pace(endpoint: Endpoint, client: ClientName, cpu: int) -> wrk.Pace:
     closed = LoadParameters(arrival="closed", users=USERS, duration=SECONDS)
-
-    def once() -> wrk.Pace:
-        trace = drive(endpoint, [REQUEST], closed, workers=1, cpus=[cpu], client=client)
-        return wrk.Pace(_per_cpu_second(trace), float(trace.ok.sum() / np.nanmax(trace.done)))
-
-    return wrk.Pace.best(TIMES, once)
+    trace = drive(endpoint, [REQUEST], closed, workers=1, cpus=[cpu], client=client)
+    return wrk.Pace(_per_cpu_second(trace), float(trace.ok.sum() / np.nanmax(trace.done)))
 
 
-def _beside(client: ClientName, own: wrk.Pace, theirs: wrk.Pace) -> Ratio:
-    ratio = own.per_cpu_second / theirs.per_cpu_second
-    least = 0.5 if client == "c" else 0.1
+def _beside(client: ClientName, turns: list[tuple[wrk.Pace, wrk.Pace]]) -> Ratio:
+    """The median of the turns' ratios: what else runs on the machine slows both sides of a turn."""
+    ratios = sorted(own.per_cpu_second / theirs.per_cpu_second for own, theirs in turns)
+    rates = sorted(own.per_second / theirs.per_second for own, theirs in turns)
+    ratio, least = median(ratios), 0.5 if client == "c" else 0.1
+    own, theirs = (
+        wrk.Pace(median(one.per_cpu_second for one in side), median(one.per_second for one in side))
+        for side in zip(*turns, strict=True)
+    )
     made_of = (
-        f"{own.per_cpu_second:,.0f} / {theirs.per_cpu_second:,.0f} requests per CPU-second; "
-        f"{own.per_second:,.0f} / {theirs.per_second:,.0f} requests/s from one core"
+        f"{own.per_cpu_second:,.0f} / {theirs.per_cpu_second:,.0f} requests per CPU-second, "
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(turns)} turns; "
+        f"{own.per_second:,.0f} / {theirs.per_second:,.0f} requests/s from one core, "
+        f"{rates[0]:.2f} to {rates[-1]:.2f}"
     )
     return Ratio(f"load: client in {client} / wrk", ratio, f">= {least}", ratio >= least, made_of)
 

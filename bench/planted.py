@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.analysis.explain import Candidate, candidates, traced_case
+from paceline.analysis.explain import PADDED, Candidate, candidates, traced_case
+from paceline.analysis.roofline import KnownCeilings
 from paceline.api.sources import known_ceilings
 from paceline.benchmarks._model.measuring import STEP_TIME, StepSession, add_trace
 from paceline.core.benchmark import Context
@@ -32,19 +33,43 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MEASURED_STEPS = 3
+LARGER = 4  # times the tiny batch
 NAMED = 3  # candidates among which a planted kind has to be
 LEAST_FOUND = 9
-Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A step forward and backward, of the mean of a model's output; `entries` are its numbers without padding."""
+
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
+    entries: int | None = None
+
+    def __call__(self) -> Tensor:
+        self.model.zero_grad(set_to_none=True)
+        output: Tensor = self.model(*self.inputs)
+        loss = output.float().sum() / (self.entries or output.numel())
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def computed(self) -> tuple[float, float]:
+        """The loss of a step, and the norm of its first gradient."""
+        loss = float(self())
+        gradient = next(self.model.parameters()).grad
+        assert gradient is not None
+        return loss, float(gradient.double().norm())
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A slow step, and the beginning of the candidate that names what is slow."""
+    """A slow step, the beginning of the candidate that names what is slow, and the same step without it."""
 
     kind: str
     expected: str
-    make: Callable[[Bed], Step]
+    make: Callable[[Bed], Training]
     batch: int = 16
+    grown: int = 1  # times the batch, where that is the remedy
     needs_gpu: bool = False
     settings: tuple[str, ...] = ()  # further ones that could be switched
 
@@ -54,6 +79,7 @@ class Bed:
     """Where a slow step is planted: larger on a GPU, so that its kernels take time."""
 
     device: Device
+    mended: bool = False  # whether the step is to be without what is slow
 
     @property
     def on_gpu(self) -> bool:
@@ -78,18 +104,11 @@ class Bed:
 
         return torch.bfloat16 if self.on_gpu else torch.float32
 
-    def training(self, model: nn.Module, *inputs: Tensor) -> Step:
+    def training(self, model: nn.Module, *inputs: Tensor, entries: int | None = None) -> Training:
         """A step forward and backward."""
-        placed = model.to(self.device.torch())
+        return Training(model.to(self.device.torch()), inputs, entries)
 
-        def step() -> None:
-            placed.zero_grad(set_to_none=True)
-            output: Tensor = placed(*inputs)
-            output.float().mean().backward()  # type: ignore[no-untyped-call]
-
-        return step
-
-    def between(self, something: Callable[[Tensor], Tensor], cpu_rows: int = 64) -> Step:
+    def between(self, something: Callable[[Tensor], Tensor], cpu_rows: int = 64) -> Training:
         """Two layers with something between them."""
         from torch import nn
 
@@ -107,30 +126,42 @@ class Bed:
         return self.training(Planted().to(self.dtype), self.draw(self.size(cpu_rows, 4096), width))
 
 
-def unaligned_vocabulary(bed: Bed) -> Step:
+def unaligned_vocabulary(bed: Bed) -> Training:
+    import torch
     from torch import nn
 
-    width, words = bed.size(128, 1024), bed.size(5003, 50257)
-    model = nn.Sequential(nn.Linear(width, width), nn.Linear(width, words)).to(bed.dtype)
-    return bed.training(model, bed.draw(bed.size(64, 2048), width))
+    width, words, rows = bed.size(128, 1024), bed.size(5003, 50257), bed.size(64, 2048)
+    inputs, head = bed.draw(rows, width), nn.Linear(width, words)
+    if bed.mended:
+        head, exact = nn.Linear(width, -(-words // PADDED) * PADDED), head
+        with torch.no_grad():
+            for padded, one in zip(head.parameters(), exact.parameters(), strict=True):
+                padded.zero_()[:words] = one
+    # Drawn apart from the head, so that both steps begin alike.
+    torch.manual_seed(1)
+    return bed.training(nn.Sequential(nn.Linear(width, width), head).to(bed.dtype), inputs, entries=rows * words)
 
 
-def needless_cast(bed: Bed) -> Step:
+def needless_cast(bed: Bed) -> Training:
     import torch
 
     def back_and_forth(hidden: Tensor) -> Tensor:
-        for _ in range(20):
+        for _ in range(0 if bed.mended else 20):
             hidden = hidden.to(torch.float64 if hidden.dtype == torch.float32 else torch.float32).to(hidden.dtype)
         return hidden
 
     return bed.between(back_and_forth, cpu_rows=2048)
 
 
-def synchronisation(bed: Bed) -> Step:
-    return bed.between(lambda hidden: hidden / (hidden.detach().abs().max().item() + 1.0))
+def synchronisation(bed: Bed) -> Training:
+    def scaled(hidden: Tensor) -> Tensor:
+        most = hidden.detach().abs().max()
+        return hidden / ((most if bed.mended else most.item()) + 1.0)
+
+    return bed.between(scaled)
 
 
-def slow_data_loader(bed: Bed) -> Step:
+def slow_data_loader(bed: Bed) -> Training:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -143,26 +174,32 @@ def slow_data_loader(bed: Bed) -> Step:
             return torch.zeros(bed.size(128, 2048), dtype=bed.dtype)
 
     loader = DataLoader(Slow(), batch_size=1)
-    return bed.between(lambda hidden: hidden + next(iter(loader)).to(hidden.device))
+    ahead = next(iter(loader)).to(bed.device.torch())
+    return bed.between(lambda hidden: hidden + (ahead if bed.mended else next(iter(loader)).to(hidden.device)))
 
 
-def host_copy(bed: Bed) -> Step:
+def host_copy(bed: Bed) -> Training:
     import torch
 
     onto = torch.zeros(bed.size(64, 4096), bed.size(128, 2048), dtype=bed.dtype)
+    onto = onto.to(bed.device.torch()) if bed.mended else onto
     return bed.between(lambda hidden: hidden + onto.to(hidden.device))
 
 
-def channels_apart(bed: Bed) -> Step:
+def channels_apart(bed: Bed) -> Training:
+    import torch
     from torch import nn
 
     channels, edge = bed.size(16, 64), bed.size(16, 56)
     model = nn.Sequential(nn.Conv2d(channels, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 3)).to(bed.dtype)
-    return bed.training(model, bed.draw(bed.size(4, 64), channels, edge, edge))
+    layout = torch.channels_last if bed.mended else torch.contiguous_format
+    images = bed.draw(bed.size(4, 64), channels, edge, edge).to(memory_format=layout)
+    return bed.training(model.to(memory_format=layout), images)  # type: ignore[call-overload]
 
 
-def attention_by_formula(bed: Bed) -> Step:
+def attention_by_formula(bed: Bed) -> Training:
     from torch import nn
+    from torch.nn import functional
 
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -174,6 +211,8 @@ def attention_by_formula(bed: Bed) -> Step:
                 one.unflatten(-1, (heads, width // heads)).transpose(1, 2)
                 for one in self.project(inputs).chunk(3, dim=-1)
             )
+            if bed.mended:
+                return functional.scaled_dot_product_attention(query, key, value)
             scores = query @ key.transpose(-2, -1) / (width // heads) ** 0.5
             output: Tensor = scores.softmax(dim=-1) @ value
             return output
@@ -182,7 +221,7 @@ def attention_by_formula(bed: Bed) -> Step:
     return bed.training(Attention().to(bed.dtype), bed.draw(bed.size(4, 8), bed.size(96, 1024), width))
 
 
-def products_in_fp32(bed: Bed) -> Step:
+def products_in_fp32(bed: Bed) -> Training:
     import torch
     from torch import nn
 
@@ -198,22 +237,22 @@ def products_in_fp32(bed: Bed) -> Step:
         def forward(self, inputs: Tensor) -> Tensor:
             with cast(enabled=True):
                 hidden = self.narrow(inputs)
-                with cast(enabled=False):
-                    output: Tensor = self.wide(hidden.float())
+                with cast(enabled=bed.mended):
+                    output: Tensor = self.wide(hidden if bed.mended else hidden.float())
             return output
 
     return bed.training(Wide(), torch.randn(bed.size(64, 2048), bed.size(256, 2048), device=bed.device.torch()))
 
 
-def tiny_batch(bed: Bed) -> Step:
+def tiny_batch(bed: Bed) -> Training:
     from torch import nn
 
     width = bed.size(512, 4096)
     layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).to(bed.dtype)
-    return bed.training(layers, bed.draw(1, width))
+    return bed.training(layers, bed.draw(LARGER if bed.mended else 1, width))
 
 
-def recompilation(bed: Bed) -> Step:
+def recompilation(bed: Bed) -> Training:
     import torch
 
     calls = [0]
@@ -225,7 +264,7 @@ def recompilation(bed: Bed) -> Step:
 
     def again(hidden: Tensor) -> Tensor:
         calls[0] += 1
-        return compiled(hidden, calls[0])
+        return hidden * calls[0] if bed.mended else compiled(hidden, calls[0])
 
     return bed.between(again)
 
@@ -239,12 +278,12 @@ PLANTS = (
     Plant("NCHW", "channels last", channels_apart, settings=("channels_last=on",)),
     Plant("math attention", "use fused attention", attention_by_formula),
     Plant("fp32 in autocast", "compute the products left in fp32", products_in_fp32),
-    Plant("tiny batch", "a batch of", tiny_batch, batch=1),
+    Plant("tiny batch", "a batch of", tiny_batch, batch=1, grown=LARGER),
     Plant("recompilation", "remove the recompilation", recompilation),
 )
 
 
-def found_in(plant: Plant, device: Device) -> list[Candidate]:
+def found_in(plant: Plant, device: Device, ceilings: KnownCeilings | None = None) -> list[Candidate]:
     """What `explain` names of a planted step, best first."""
     bed = Bed(device)
     step = plant.make(bed)
@@ -258,7 +297,7 @@ def found_in(plant: Plant, device: Device) -> list[Candidate]:
         result = Result(measurements=[Measurement.of_samples(STEP_TIME, [seconds] * MEASURED_STEPS)])
         add_trace(result, session, step, Context(case=case))
     trace = StepTrace.model_validate(result.facts["trace"])
-    switchable = ["compile=on", f"batch_size={4 * plant.batch}", *plant.settings]
+    switchable = ["compile=on", f"batch_size={LARGER * plant.batch}", *plant.settings]
     switchable += ["graph=on", "precision=fp8_hybrid"] if bed.on_gpu else []
     precision: Precision = "bf16" if plant.make is products_in_fp32 else bed.precision
     record = Record(
@@ -273,7 +312,7 @@ def found_in(plant: Plant, device: Device) -> list[Candidate]:
     )
     run = Run(id="planted", name="planted", status="finished", started_at=record.started_at, version="", cases=[case])
     records = RunRecords(run=run, records=[record])
-    return candidates(traced_case(records, known_ceilings(records), record))
+    return candidates(traced_case(records, ceilings or known_ceilings(records), record))
 
 
 @click.command()

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +23,6 @@ class Pace:
 
     per_cpu_second: float
     per_second: float
-
-    @classmethod
-    def best(cls, times: int, measure: Callable[[], Pace]) -> Pace:
-        """Each figure at its best: whatever else runs on the machine can only make it worse."""
-        paces = [measure() for _ in range(times)]
-        return cls(max(one.per_cpu_second for one in paces), max(one.per_second for one in paces))
 
 
 def program() -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from paceline.analysis.roofline import KnownCeilings, Roof, RoofKey, device_of, known_roofs
 from paceline.core.errors import InputError
@@ -51,9 +52,12 @@ class Traced:
     spent: TimeSpent
     roofs: Mapping[RoofKey, Roof]
 
-    @property
+    @cached_property
     def details(self) -> StepDetails:
-        return self.trace.details or StepDetails()
+        """Of the slower trace; what a host computed took longer in it, as the whole step did."""
+        found = self.trace.details or StepDetails()
+        is_longer = not self.spent.on_device and found.step_seconds > self.step
+        return found.scaled(self.step / found.step_seconds) if is_longer else found
 
     @property
     def format(self) -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -90,6 +90,25 @@ class StepDetails(_Part):
     signs: tuple[Sign, ...] = ()
     fusible_seconds: float = 0.0  # in chains of operators that touch each number once, all but the longest
     fusible_calls: float = 0.0  # as a part of all operators that compute or move something
+    step_seconds: float = 0.0  # of a step in this trace; zero where it was not kept
+
+    def scaled(self, factor: float) -> StepDetails:
+        """With all times by a factor."""
+        return self.model_copy(
+            update={
+                "operations": tuple(_with_seconds(one, factor) for one in self.operations),
+                "signs": tuple(_with_seconds(one, factor) for one in self.signs),
+                "fusible_seconds": factor * self.fusible_seconds,
+                "step_seconds": factor * self.step_seconds,
+            }
+        )
+
+
+Part = TypeVar("Part", Operation, Sign)
+
+
+def _with_seconds(one: Part, factor: float) -> Part:
+    return one.model_copy(update={"seconds": factor * one.seconds})
 
 
 @dataclass(frozen=True)
@@ -134,6 +153,7 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
         signs=tuple(_per_step(sign, steps) for sign in found if sign is not None),
         fusible_seconds=saved / steps,
         fusible_calls=fewer / len(work) if work else 0.0,
+        step_seconds=length(windows) / steps / 1e9,
     )
 
 

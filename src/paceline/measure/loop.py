@@ -203,8 +203,10 @@ class StopRule(_Rule):
 
     def _covered(self) -> bool:
         """Whether settling would have been seen by now, or waiting for that takes too long."""
-        span = (1.0 - WARMING_SHARE) * self.parameters.span
-        if self.total < min(max(MIN_SECONDS, span), self.parameters.budget):
+        asked = self.parameters.span
+        span = (1.0 - WARMING_SHARE) * asked
+        least = min(MIN_SECONDS, asked) if asked > 0.0 else MIN_SECONDS
+        if self.total < min(max(least, span), self.parameters.budget):
             return False
         if self.total >= min(PATIENCE / (1.0 - WARMING_SHARE) * span, self.parameters.budget):
             return True

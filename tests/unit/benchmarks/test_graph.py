@@ -82,6 +82,17 @@ def test_the_time_to_issue_a_step_counts_where_each_is_waited_for(in_flight: int
     assert session.is_graph is is_graph
 
 
+def test_long_steps_are_compared_in_little_time() -> None:
+    clock = ScriptedClock()
+    step, replay = steps(clock, 0.4, 0.3)
+    assert as_graph(session_of(GraphDevice(clock)), step, lambda: replay) is replay
+    assert clock() == pytest.approx(4 * 0.4 + 4 * 0.3)
+    begun = clock()
+    step, replay = steps(clock, 5.0, 1.0)
+    assert as_graph(session_of(GraphDevice(clock)), step, lambda: replay) is step
+    assert clock() - begun == pytest.approx(5.0)
+
+
 def test_what_is_asked_for_is_done_however_slow() -> None:
     clock = ScriptedClock()
     step, replay = steps(clock, 1e-3, 2e-3)

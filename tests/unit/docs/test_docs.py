@@ -267,7 +267,7 @@ def test_the_measuring_guide_has_the_constants_of_the_code() -> None:
     assert f"changes of more than {bound} are ruled out" in text
     assert f"with a time constant of up to {loop.SLOWEST:g} s" in text
     assert f"`span` ({SPAN:g} s by default)" in text
-    assert f"(and {loop.MIN_SECONDS:g} s; or the budget, if shorter)" in text
+    assert f"(and {loop.MIN_SECONDS:g} s; or the span or the budget, if shorter)" in text
     assert f"until {loop.PATIENCE:g} times the span" in text
     assert {f"`{reason.value}`" for reason in loop.Stop} <= set(re.findall(r"`\w+`", text))
 

@@ -23,6 +23,13 @@ def test_fast_steps_are_not_precise_before_half_a_second() -> None:
     assert (len(found.samples), found.stopped) == (16, Stop.PRECISE)
 
 
+def test_a_shorter_span_is_enough_for_narrow_steps_and_wide_ones_take_the_budget() -> None:
+    narrow = timed([1 / 64], budget=1.0, span=0.25)
+    wide = timed([1 / 64, 1 / 32] * 100, budget=1.0, span=0.25)
+    assert (sum(narrow.samples), narrow.stopped) == (pytest.approx(0.25, abs=0.05), Stop.PRECISE)
+    assert (sum(wide.samples), wide.stopped) == (pytest.approx(1.0, abs=0.05), Stop.BUDGET)
+
+
 def test_a_budget_of_one_second_runs_four_steps_of_three_tenths() -> None:
     found = timed([0.3], budget=1.0)
     assert (len(found.samples), found.stopped) == (4, Stop.BUDGET)

@@ -238,7 +238,8 @@ def whether_to_compile(switch: str, device: Device) -> tuple[bool, str]:
 
 Step = Callable[[], object]
 
-COMPARED = 10  # steps, launched one by one and as a graph
+COMPARED = 10  # steps of each kind, or as many as fit into some time, which are a few at least
+COMPARED_SECONDS, FEWEST = 0.2, 3
 LONGEST = 0.5  # seconds: a host issues tens of thousands of kernels in that time
 GAIN = 1.01  # what a graph has to gain, as it hides what memory a step takes
 
@@ -300,15 +301,18 @@ def _obstacle(session: ModelSession[Any]) -> str:
 def _seconds(session: ModelSession[Any], step: Step) -> float:
     """Of a step, each waited for where the measured ones are: only then does the host's part of a step show."""
     device, waits = session.device, session.in_flight == 1
+    each = device.seconds_of(step)
+    if each > 2.0 * LONGEST:  # no doubt is left, and more of them would take many seconds
+        return each
+    count = max(FEWEST, min(COMPARED, round(COMPARED_SECONDS / max(each, 1e-6))))
 
     def several() -> None:
-        for _ in range(COMPARED):
+        for _ in range(count):
             step()
             if waits:
                 device.synchronize()
 
-    step()
-    return device.seconds_of(several) / COMPARED
+    return device.seconds_of(several) / count
 
 
 LARGEST_BATCH = 65_536
