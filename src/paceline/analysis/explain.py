@@ -1,13 +1,14 @@
-"""A step as a budget that adds up: at its ceilings, beyond them, waiting, and what nothing explains."""
+"""What traces say of steps: a budget that adds up, what would make them faster, and what their shares show alone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from paceline.analysis.roofline import KnownCeilings, Roof, RoofKey, device_of, known_roofs
+from paceline.analysis.summary import CaseRow
 from paceline.core.errors import InputError
 from paceline.core.quantity import show_count, show_duration, show_size
 from paceline.core.record import Outcome, Record
@@ -389,3 +390,47 @@ def _batch(case: Traced, size: int, setting: str) -> Candidate:
     saved = fixed * (1.0 - 1.0 / factor) if factor > 1 else 0.0
     why = f"{show_duration(fixed)} of a step do not depend on the batch: gaps, the optimizer, reading the weights"
     return Candidate(f"a batch of {size}", why, saved, case.step, setting)
+
+
+MUCH = 0.2  # of a step: worth doing something about
+MOST = 0.5
+SLOWED = 1.1  # from this ratio on, tracing itself is to be seen in the shares
+
+
+@dataclass(frozen=True)
+class TracedRow:
+    """One case that was to be traced."""
+
+    row: CaseRow
+    trace: StepTrace
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether tracing made the steps so much longer that the shares show it."""
+        return self.trace.slowdown is not None and self.trace.slowdown > SLOWED
+
+
+def traced(rows: Iterable[CaseRow]) -> list[TracedRow]:
+    """The cases that were to be traced."""
+    return [TracedRow(row, row.record.trace) for row in rows if row.record.trace is not None]
+
+
+def trace_advice(trace: StepTrace) -> tuple[str, ...]:
+    """What would make the step shorter, where the shares show it plainly."""
+    if trace.spent is None:
+        return ()
+    shares = trace.spent.shares
+    remedies = []
+    if trace.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
+        ways = ["a larger batch", *trace.switches]
+        remedies.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
+    if shares.get("communication", 0.0) >= MUCH:
+        remedies.append(
+            "communication is waited for: larger batches for each rank, or another layout (paceline plan), hide it"
+        )
+    if shares.get("memory", 0.0) >= MOST:
+        remedies.append(
+            "moving numbers takes longer than computing with them: a narrower precision moves fewer bytes, and "
+            "--compile on moves them fewer times"
+        )
+    return tuple(remedies)

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from paceline.analysis.configuration import flattened
-from paceline.analysis.summary import CaseRow
+from paceline.analysis.summary import CaseRow, Sweep, leading_metric
 from paceline.core.case import Case
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
@@ -25,7 +25,7 @@ LEAST_CELLS = 6  # fewer are read in the table of cases as well
 LEAST_VALUES = 4
 MOST_VARIED = 8  # parameters; with more the run is a search, not a grid
 PRECISIONS = tuple(BYTES)  # narrowest first
-PAIR = {"one", "other"}  # coordinates of a figure between two ends
+ENDS = {("one", "other"): False, ("to", "from"): True}  # coordinates of a figure between two ends, and if one way
 _NO_AXIS = ("timeout", *MeasuringParameters.model_fields)
 _GENERATED = re.compile(r"(generated/\w+):(.+)")
 
@@ -82,22 +82,31 @@ def heat_maps(rows: Sequence[CaseRow], not_run: Iterable[Case] = ()) -> list[Hea
 
 
 def pair_maps(rows: Sequence[CaseRow]) -> list[HeatMap]:
-    """A map of each case that measured pairs of ends: both ways are one figure, and nobody is a pair with itself."""
-    made = []
-    for row in rows:
-        figures = [one for one in row.record.measurements if not one.scope and one.at.keys() >= PAIR]
-        metric = figures[0].metric if row.ok and len(figures) >= LEAST_VALUES else None
-        if metric is None:
-            continue
-        pairs = {(one.at["one"], one.at["other"]): one for one in figures if one.metric.name == metric.name}
-        ends = tuple(dict.fromkeys(end for pair in pairs for end in pair))
-        cells = []
-        for y in ends:
-            for x in ends:
-                figure = pairs.get((x, y)) or pairs.get((y, x))
-                cells.append(HeatmapCell(x, y, figure, row, "" if figure else NO_CASE))
-        made.append(HeatMap(row.case.benchmark, "one", "other", ends, ends, metric, (), tuple(cells)))
-    return made
+    """A map of each case that measured pairs of ends, of what leads it; nobody is a pair with itself."""
+    every = ((row, sweep, ends) for row in rows if row.ok for sweep in row.sweeps for ends in ENDS)
+    return [made for row, sweep, ends in every if (made := _pair_map(row, sweep, *ends)) is not None]
+
+
+def _pair_map(row: CaseRow, sweep: Sweep, x: str, y: str) -> HeatMap | None:
+    metric = leading_metric(row, sweep)
+    if metric is None or not {x, y} <= {*sweep.axes}:
+        return None
+    known = [(point.at, figure) for point in sweep.points if (figure := point.figure(metric.name)) is not None]
+    pairs = {(at[x], at[y]): figure for at, figure in known if math.isfinite(figure.value)}
+    if len(pairs) < LEAST_VALUES:
+        return None
+    ends = tuple(sorted({end for pair in pairs for end in pair}, key=_natural))
+    if not ENDS[x, y]:  # both ways are one figure
+        pairs |= {(end, begin): figure for (begin, end), figure in pairs.items()}
+    figures = [(across, down, pairs.get((across, down))) for down in ends for across in ends]
+    cells = tuple(HeatmapCell(*pair, figure, row, "" if figure else NO_CASE) for *pair, figure in figures)
+    return HeatMap(row.case.benchmark, x, y, ends, ends, metric, (), cells)
+
+
+def _natural(end: Coordinate) -> tuple[bool, float, str]:
+    """Numbers in their order, then names in theirs."""
+    name = str(end)
+    return (False, float(name), "") if name.replace(".", "", 1).isdigit() else (True, 0.0, name)
 
 
 def _maps(members: list[tuple[Case, CaseRow | None]]) -> list[HeatMap]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -12,54 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.select import CheckHistory, CheckRow, Floats, Mask, choose, learn
-from paceline.analysis.summary import CaseRow
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
-from paceline.core.subject import StepTrace
-from paceline.core.trace_events import IDLE
-
-MUCH = 0.2  # of a step: worth doing something about
-MOST = 0.5
-SLOWED = 1.1  # from this ratio on, tracing itself is to be seen in the shares
-
-
-@dataclass(frozen=True)
-class Traced:
-    """One case that was to be traced."""
-
-    row: CaseRow
-    trace: StepTrace
-
-    @property
-    def is_slowed(self) -> bool:
-        """Whether tracing made the steps so much longer that the shares show it."""
-        return self.trace.slowdown is not None and self.trace.slowdown > SLOWED
-
-
-def traced(rows: Iterable[CaseRow]) -> list[Traced]:
-    """The cases that were to be traced."""
-    return [Traced(row, row.record.trace) for row in rows if row.record.trace is not None]
-
-
-def advice(trace: StepTrace) -> tuple[str, ...]:
-    """What would make the step shorter, where the shares show it plainly."""
-    if trace.spent is None:
-        return ()
-    shares = trace.spent.shares
-    remedies = []
-    if trace.spent.on_device and shares.get(IDLE, 0.0) >= MUCH:
-        ways = ["a larger batch", *trace.switches]
-        remedies.append(f"the device waits for the host: give it more at once with {' or '.join(ways)}")
-    if shares.get("communication", 0.0) >= MUCH:
-        remedies.append(
-            "communication is waited for: larger batches for each rank, or another layout (paceline plan), hide it"
-        )
-    if shares.get("memory", 0.0) >= MOST:
-        remedies.append(
-            "moving numbers takes longer than computing with them: a narrower precision moves fewer bytes, and "
-            "--compile on moves them fewer times"
-        )
-    return tuple(remedies)
-
 
 SHORT = 0.1  # of the mean duration: the slowdown of a shorter task counts as if it took so long
 BASELINE, OURS, CLAIRVOYANT = "round-robin", "two-tier", "clairvoyant"

@@ -404,6 +404,15 @@ def _same(one: Measurement | None, other: Measurement) -> bool:
     return one is not None and (one.metric, one.summary) == (other.metric, other.summary)
 
 
+def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
+    """The metric that a sweep is about: the headline's, otherwise the first rate, or the first with a direction."""
+    name = row.headline.name if row.headline else ""
+    directed = [metric for metric in sweep.metrics if metric.better is not Better.NEITHER]
+    rates = [metric for metric in directed if metric.unit.endswith("/s")]
+    headlines = [metric for metric in directed if metric.name == name]
+    return next(iter((*headlines, *rates, *directed)), None)
+
+
 def _groups(rows: Iterable[CaseRow]) -> tuple[Group, ...]:
     groups: dict[tuple[str, ...], list[tuple[Measurement, CaseRow]]] = {}
     for row in rows:

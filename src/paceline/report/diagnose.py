@@ -394,8 +394,7 @@ def _unseen(diagnosis: Diagnosis) -> list[Section]:
         "metric, of which the steadiest and the least steady are given."
     )
     items = (
-        Table.of_lines(headers, lines, 1, medium=Medium.HTML),
-        Table.of_lines(headers, lines, 1, medium=Medium.MARKDOWN),
+        Table.of_lines(headers, lines, 1, medium=Medium.FILES),
         Lines((note,), Tone.NOTE, Medium.HTML),
     )
     return [Section("What could have gone unseen", items, key="unseen-head")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.simulation import Traced, advice, traced
+from paceline.analysis.explain import TracedRow, trace_advice, traced
 from paceline.analysis.summary import CaseRow, summarize_run
 from paceline.core.subject import StepTrace
 from paceline.core.trace_events import TimeSpent
@@ -20,7 +20,7 @@ def rows(facts: dict[str, Any], **parameters: Any) -> tuple[CaseRow, ...]:
     return summarize_run(run_of([record(case(0, "train", "resnet50 bf16", **known), facts=facts)])).rows
 
 
-def one(facts: dict[str, Any], **parameters: Any) -> Traced:
+def one(facts: dict[str, Any], **parameters: Any) -> TracedRow:
     (found,) = traced(rows(facts, **parameters))
     return found
 
@@ -60,23 +60,23 @@ def test_facts_of_another_version_are_no_failure() -> None:
 
 def test_what_to_do_about_an_idle_device() -> None:
     idle = trace_facts(with_shares(idle=0.3))
-    assert advice(one(idle).trace) == (
+    assert trace_advice(one(idle).trace) == (
         "the device waits for the host: give it more at once with a larger batch or --compile on or --graph on",
     )
-    (compiled,) = advice(one(idle | {"compiled": True}, graph="on").trace)
+    (compiled,) = trace_advice(one(idle | {"compiled": True}, graph="on").trace)
     assert compiled.endswith("with a larger batch")
-    assert advice(one(trace_facts(with_shares(idle=0.3, on_device=False))).trace) == ()
+    assert trace_advice(one(trace_facts(with_shares(idle=0.3, on_device=False))).trace) == ()
 
 
 def test_what_to_do_about_memory_and_communication() -> None:
-    (memory,) = advice(one(trace_facts(with_shares(memory=0.6))).trace)
+    (memory,) = trace_advice(one(trace_facts(with_shares(memory=0.6))).trace)
     assert memory.startswith("moving numbers takes longer than computing")
-    (waits,) = advice(one(trace_facts(with_shares(communication=0.25))).trace)
+    (waits,) = trace_advice(one(trace_facts(with_shares(communication=0.25))).trace)
     assert waits.startswith("communication is waited for")
 
 
 def test_a_good_step_needs_no_advice() -> None:
-    assert advice(one(trace_facts(with_shares(memory=0.2, idle=0.02))).trace) == ()
+    assert trace_advice(one(trace_facts(with_shares(memory=0.2, idle=0.02))).trace) == ()
 
 
 def test_a_trace_of_which_nothing_is_left_needs_no_advice() -> None:
@@ -84,7 +84,7 @@ def test_a_trace_of_which_nothing_is_left_needs_no_advice() -> None:
     empty = dataclasses.replace(row, record=row.record.model_copy(update={"trace": StepTrace()}))
     (bare,) = traced([row, empty])
     assert bare.row is empty
-    assert advice(bare.trace) == ()
+    assert trace_advice(bare.trace) == ()
     assert not bare.is_slowed
 
 
@@ -97,7 +97,7 @@ def test_a_tenth_of_slowdown_is_not_to_be_seen_in_the_shares(slowdown: float, is
 def test_advice_begins_at_its_bound_and_needs_its_share(kind: str, bound: float) -> None:
     def advised(**shares: float) -> int:
         spent = gpu_spent().model_copy(update={"shares": shares, "on_device": True})
-        return len(advice(one(trace_facts(spent)).trace))
+        return len(trace_advice(one(trace_facts(spent)).trace))
 
     assert advised(**{kind: bound}) == 1
     assert advised(**{kind: bound - 0.01}) == 0

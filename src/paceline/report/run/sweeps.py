@@ -1,4 +1,4 @@
-"""Sweeps as tables and charts: a row for each point and lines over sizes, or a matrix where the points are pairs."""
+"""Sweeps as tables and charts: a row for each point, and lines over sizes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.analysis import serving
-from paceline.analysis.summary import CaseRow, Sweep
+from paceline.analysis.heatmap import LEAST_VALUES
+from paceline.analysis.summary import CaseRow, Sweep, leading_metric
 from paceline.core.case import Category
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better, Metric
-from paceline.core.quantity import show_count
 from paceline.core.record import Measurement
 from paceline.core.subject import REQUEST_GROUPS
 from paceline.report.charts import (
-    ACCENT,
-    GRID,
-    INK,
-    TEXT,
     WIDTH,
     Chart,
     Spec,
@@ -25,7 +21,6 @@ from paceline.report.charts import (
     decades,
     framed,
     layer,
-    matrix_places,
     parted,
     quantity,
 )
@@ -44,7 +39,6 @@ from paceline.report.text import (
 )
 
 MOST_TICKS = 9
-MOST_NUMBERS = 16  # devices; in a larger matrix the numbers would not fit into their cells
 WIDE = 12.0  # from this ratio on, an axis from zero would press the smaller values to the ground
 
 _SIZE_LABEL = (
@@ -57,7 +51,7 @@ _Series = tuple[CaseRow, Sweep, Metric]
 
 
 def sweep_tables(row: CaseRow, *, every: bool = False) -> list[Table]:
-    """The tables of one case: one for each of its sweeps, of pairs what leads or `every` metric.
+    """The tables of one case: one for each of its sweeps.
 
     Served cases share theirs, and have their own only by kinds of requests, or where everything is wanted.
     """
@@ -65,11 +59,9 @@ def sweep_tables(row: CaseRow, *, every: bool = False) -> list[Table]:
     for sweep in row.sweeps:
         if row.case.category == Category.SERVING and not every and not {*sweep.axes} <= {*REQUEST_GROUPS}:
             continue
-        leading = leading_metric(row, sweep)
-        if sweep.is_matrix:
-            tables += [_matrix(sweep, metric) for metric in sweep.metrics if every or metric == leading]
-        else:
-            tables.append(_list(sweep, leading))
+        if sweep.is_matrix and not every and len(sweep.points) >= LEAST_VALUES:
+            continue  # a map over both ends has them
+        tables.append(_list(sweep, leading_metric(row, sweep)))
     return tables
 
 
@@ -102,15 +94,6 @@ def _side_by_side(
     return Table.of_lines(headers, lines, 1, title)
 
 
-def leading_metric(row: CaseRow, sweep: Sweep) -> Metric | None:
-    """The metric that a sweep is about: the headline's, otherwise the first rate, or the first with a direction."""
-    name = row.headline.name if row.headline else ""
-    directed = [metric for metric in sweep.metrics if metric.better is not Better.NEITHER]
-    rates = [metric for metric in directed if metric.unit.endswith("/s")]
-    headlines = [metric for metric in directed if metric.name == name]
-    return next(iter((*headlines, *rates, *directed)), None)
-
-
 def _list(sweep: Sweep, leading: Metric | None) -> Table:
     # A rate follows the time that it was computed from, with its interval next to it.
     metrics = sorted(sweep.metrics, key=lambda metric: metric.unit != "s")
@@ -129,31 +112,9 @@ def _list(sweep: Sweep, leading: Metric | None) -> Table:
             if metric == leading:
                 cells.append(interval.text)
         lines.append(tuple(cells))
-    title = f"Over {humanize(' and '.join(sweep.axes))}: {_count(sweep)}"
+    count = f"{len(sweep.points)} {'point' if len(sweep.points) == 1 else 'points'}"
+    title = f"Over {humanize(' and '.join(sweep.axes))}: {count}"
     return Table.of_lines(headers, lines, len(axes), one_line(title))
-
-
-def _matrix(sweep: Sweep, metric: Metric) -> Table:
-    sources, targets = (sorted({point.at[end] for point in sweep.points}, key=_natural) for end in ("from", "to"))
-    figures = {(point.at["from"], point.at["to"]): point.figure(metric.name) for point in sweep.points}
-    lines = []
-    for source in sources:
-        row = [figures.get((source, target)) for target in targets]
-        texts = (show_value(figure.value, figure.unit) if figure else "" for figure in row)
-        lines.append((one_line(f"from {source}"), *texts))
-    title = f"{heading(humanize(metric.name))} from one to another: {_count(sweep)}"
-    headers = ("", *(one_line(f"to {target}") for target in targets))
-    return Table.of_lines(headers, lines, 1, one_line(title))
-
-
-def _natural(value: float | str) -> tuple[bool, float, str]:
-    """Numbers in their order, then names in theirs."""
-    name = str(value)
-    return (False, float(name), "") if name.replace(".", "", 1).isdigit() else (True, 0.0, name)
-
-
-def _count(sweep: Sweep) -> str:
-    return f"{len(sweep.points)} {'point' if len(sweep.points) == 1 else 'points'}"
 
 
 def sweep_charts(rows: Sequence[CaseRow]) -> list[Chart]:
@@ -173,8 +134,7 @@ def sweep_charts(rows: Sequence[CaseRow]) -> list[Chart]:
 
     together = group_by((series for series in measured if series[1].is_line), kind)
     drawn = [_lines(part, which) for series in together.values() for part, which in parted(series)]
-    maps = [_map(*series) for series in measured if series[1].is_matrix]
-    return [chart for chart in (*drawn, *maps) if chart is not None]
+    return [chart for chart in drawn if chart is not None]
 
 
 def _lines(series: Sequence[_Series], part: str) -> Chart | None:
@@ -247,40 +207,3 @@ def _tops(values: Sequence[Spec]) -> list[float]:
     """The largest value of each line."""
     lines = group_by(values, lambda value: str(value["case"]))
     return [max(0.0, *(value["value"] for value in line)) for line in lines.values()]
-
-
-def _map(row: CaseRow, sweep: Sweep, metric: Metric) -> Chart:
-    measured = [
-        (point.at, figure.value)
-        for point in sweep.points
-        if (figure := point.figure(metric.name)) is not None and math.isfinite(figure.value)
-    ]
-    largest = max((abs(value) for _, value in measured), default=0.0)
-    scale, unit = axis_scale(metric.unit, largest)
-    values: list[Spec] = [
-        {"from": str(at["from"]), "to": str(at["to"]), "value": value / scale, "text": show_count(value / scale)}
-        for at, value in measured
-    ]
-    order = sorted({value[end] for value in values for end in ("from", "to")}, key=_natural)
-    places = len(order)
-    step = 62 if places <= 8 else 46 if places <= MOST_NUMBERS else max(8, 640 // places)
-    place = matrix_places("to", "from", order, order, titles=("to", "from"))
-    # Shades of one colour, so that a style sheet can give it another; never so strong that a number on it is lost.
-    shade = quantity("value", scale={"domain": [0, largest / scale], "range": [0.04, 0.5]}) | {"legend": None}
-    layers = [layer("rect", place | {"fillOpacity": shade}, color=ACCENT, stroke=GRID, strokeOpacity=1)]
-    if places <= MOST_NUMBERS:
-        layers.append(layer("text", place | {"text": TEXT}, color=INK, fontSize=12 if places <= 8 else 10))
-    title = f"{heading(humanize(metric.name))} from one to another"
-    extremes = sorted(values, key=lambda value: value["value"])
-    ends = (("lowest", extremes[0]), ("highest", extremes[-1])) if extremes else ()
-    description = "; ".join(
-        f"{name} {value['text']} {unit} from {value['from']} to {value['to']}" for name, value in ends
-    )
-    size: Spec = {"width": {"step": step}, "height": {"step": step if places > MOST_NUMBERS else step * 0.6}}
-    head = (title + (f", {unit}" if unit else ""), one_line(row.label))
-    return Chart(
-        spec=framed(*head, values=values, layer=layers, **size),
-        title=f"{title}: {one_line(row.label)}",
-        description=description,
-        notes=(f"{heading(description)}.",) if description else (),
-    )

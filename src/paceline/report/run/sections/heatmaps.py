@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from paceline.analysis.heatmap import NO_CASE, NOT_RUN, PAIR, Coordinate, HeatMap, HeatmapCell, heat_maps, pair_maps
+from paceline.analysis.heatmap import ENDS, NO_CASE, NOT_RUN, Coordinate, HeatMap, HeatmapCell, heat_maps, pair_maps
 from paceline.analysis.summary import RunSummary
 from paceline.core.benchmark import size_parameters
 from paceline.core.metric import Better
@@ -70,8 +70,8 @@ def _same(one: HeatMap) -> str:
 
 
 def _place(one: HeatMap, cell: HeatmapCell) -> str:
-    if {one.x, one.y} == PAIR:
-        return f"{cell.x} - {cell.y}"
+    if (one.x, one.y) in ENDS:
+        return f"{cell.y} to {cell.x}" if ENDS[one.x, one.y] else f"{cell.x} - {cell.y}"
     return f"{_axis(one.x)} {_shown_x(one, cell.x)}, {_axis(one.y)} {_shown_y(one, cell.y)}"
 
 

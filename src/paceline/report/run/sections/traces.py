@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from paceline.analysis.simulation import Traced, advice, traced
+from paceline.analysis.explain import TracedRow, trace_advice, traced
 from paceline.core.quantity import show_count, show_size
 from paceline.core.subject import StepTrace
 from paceline.core.trace_events import IDLE, ORDER, TOP, TimeSpent
@@ -28,7 +28,7 @@ _KINDS = (*ORDER, IDLE)
 _COLOURS = dict(zip(_KINDS, (ACCENT, LINES[5], LINES[1], LINES[7], MUTED), strict=True))
 
 
-def trace_parts(cases: Sequence[Traced]) -> list[SectionAnswer]:
+def trace_parts(cases: Sequence[TracedRow]) -> list[SectionAnswer]:
     """One part for each traced case; before several of them, one that shows them side by side."""
     spents = [one.trace.spent for one in cases]
     idle = {index: spent.shares.get(IDLE, 0.0) for index, spent in enumerate(spents) if spent is not None}
@@ -42,7 +42,7 @@ def trace_parts(cases: Sequence[Traced]) -> list[SectionAnswer]:
     return [together, *(_part(one, None, most=FEW) for one in cases)]
 
 
-def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> SectionAnswer:
+def _part(one: TracedRow, chart: Chart | None, *, most: int, notes: tuple[str, ...] = ()) -> SectionAnswer:
     label, trace, spent = one_line(one.row.label), one.trace, one.trace.spent
     if spent is None:
         return SectionAnswer(
@@ -63,7 +63,7 @@ def _part(one: Traced, chart: Chart | None, *, most: int, notes: tuple[str, ...]
         sentence=f"{label}: {sentence(spent)}",
         chart=chart,
         table=Table.of_lines(headers, lines, 3),
-        todo=advice(trace),
+        todo=trace_advice(trace),
         notes=(*_notes(one, spent), *notes),
         # A path alone fits into a line.
         lines=(f"{what}s: {', '.join(top)}", one_line(trace.file) or _where(trace)),
@@ -100,7 +100,7 @@ def _where(trace: StepTrace) -> str:
     return f"Trace: {one_line(trace.file)}{size}"
 
 
-def _notes(one: Traced, spent: TimeSpent) -> list[str]:
+def _notes(one: TracedRow, spent: TimeSpent) -> list[str]:
     what, within = ("kernels", "") if spent.on_device else ("operators", ", each without those within it")
     steps = "1 step" if spent.steps == 1 else f"{spent.steps} steps"
     notes = [
@@ -125,7 +125,7 @@ def short_name(name: str, limit: int) -> str:
     return short if len(short) <= limit else short[: limit - 1] + "…"
 
 
-def _chart(traces: Sequence[Traced]) -> Chart | None:
+def _chart(traces: Sequence[TracedRow]) -> Chart | None:
     spents = [one.trace.spent for one in traces if one.trace.spent is not None]
     if not spents:
         return None

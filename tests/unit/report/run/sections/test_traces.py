@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.analysis.simulation import Traced, traced
+from paceline.analysis.explain import TracedRow, traced
 from paceline.analysis.summary import summarize_run
 from paceline.core.record import Record
 from paceline.core.subject import StepTrace
@@ -90,7 +90,7 @@ def test_why_there_is_no_trace_is_said_once_and_beside_others() -> None:
     assert alone.sentence == "train model0 bf16 was to be traced, but was not: MemoryError: no more."
     assert (alone.chart, alone.table) == (None, None)
     (row,) = summarize_run(run_of(records({}))).rows
-    (bare,) = trace_parts([Traced(row, StepTrace())])
+    (bare,) = trace_parts([TracedRow(row, StepTrace())])
     assert bare.sentence == "train model0 bf16 was to be traced, but was not: nothing was kept of it."
     first, second = parts(trace_facts(gpu_spent()), {"trace": {"missing": "no kernel", "file": "a.json.gz"}})
     assert first.chart is not None
