@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from paceline.benchmarks._model.session import LIMIT, largest
+from paceline.benchmarks._model.session import LARGEST_BATCH, largest
 from paceline.core.benchmark import Benchmark, Context
 from paceline.core.parameters import Parameters
 from paceline.core.record import Result
@@ -81,7 +81,7 @@ def test_cases_come_in_the_order_of_nested_loops(a: list[int], b: list[str], ord
     )
 
 
-@given(st.integers(0, LIMIT + 1000) | st.integers(0, 40))
+@given(st.integers(0, LARGEST_BATCH + 1000) | st.integers(0, 40))
 def test_the_largest_batch_is_found_to_a_sixteenth_in_logarithmically_many_trials(most: int) -> None:
     tried: list[int] = []
 
@@ -90,7 +90,7 @@ def test_the_largest_batch_is_found_to_a_sixteenth_in_logarithmically_many_trial
         return size <= most
 
     found = largest(fits)
-    reachable = min(most, LIMIT)
+    reachable = min(most, LARGEST_BATCH)
     assert found <= reachable
     assert reachable - found <= found / 16
     assert found == 0 or found in tried

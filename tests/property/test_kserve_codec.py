@@ -155,7 +155,7 @@ def test_damaged_grpc_messages_are_refused_or_read_but_never_crash(
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(message)))
         message[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    for decode in (kserve_grpc.decode_request, kserve_grpc.decode_response, kserve_grpc.decode_name):
+    for decode in (kserve_grpc.decode_request, kserve_grpc.decode_response):
         with suppress(ProtocolError):
             decode(bytes(message))
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paceline.load.network import PRESETS, Link, link_of, shaped
 
 from paceline.core.errors import InputError
 from paceline.load.distribution import Distribution
-from paceline.load.parameters import KINDS, LoadParameters, RequestParameters
+from paceline.load.parameters import KINDS, PRESETS, LoadParameters, RequestParameters, link_of
 from support.refused import refused
 
 WRITTEN: dict[str, dict[str, Any]] = {
@@ -200,14 +199,6 @@ def test_jitter_is_added_to_the_delay_and_never_taken_from_it() -> None:
     down = PRESETS["4g"].way_down(4000, np.random.default_rng(1))
     assert down.min() >= PRESETS["4g"].delay
     assert np.mean(down) == pytest.approx(PRESETS["4g"].delay + PRESETS["4g"].jitter, rel=0.1)
-
-
-def test_tc_is_told_each_direction_of_a_link() -> None:
-    link = link_of("4g")
-    words = "netem limit 100000 delay 35000us 10000us rate"
-    assert " ".join(shaped(link, link.up)) == f"{words} 8000000bit"
-    assert " ".join(shaped(link, link.down)) == f"{words} 32000000bit"
-    assert " ".join(shaped(Link(delay="1ms"), None)) == "netem limit 100000 delay 1000us"
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import distributed
-from torch.distributed.pipelining import PipelineStage
 
 from paceline.benchmarks.parallel import _trainer
 from paceline.benchmarks.parallel._parameters import SCHEDULES, ParallelParameters, ScheduleKind, build
 from paceline.benchmarks.parallel._stage import Mesh, Stage
-from paceline.benchmarks.parallel._trainer import MeshStage, ParallelTrainer, Pipeline, Stopwatch
+from paceline.benchmarks.parallel._trainer import ParallelTrainer, Pipeline, Stopwatch
 from paceline.devices import Device
 from paceline.devices.cpu import CpuDevice
 from support.layouts import TINY
@@ -73,14 +72,6 @@ def test_a_schedule_trains_what_one_stage_trains(schedule: Any, model: Any, grou
     spent = trainer.pipeline.watch.stop()
     assert set(spent) == {"busy", "schedule"}
     assert 0.0 < spent["busy"] < spent["schedule"]
-
-
-def test_a_stage_sends_nothing_to_its_own_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops = [SimpleNamespace(group_peer=peer) for peer in (0, 1, 2)]
-    monkeypatch.setattr(PipelineStage, "_get_init_p2p_neighbors_ops", lambda _self: ops)
-    stage = object.__new__(MeshStage)
-    stage.group_rank = 1  # type: ignore[misc]
-    assert [one.group_peer for one in stage._get_init_p2p_neighbors_ops()] == [0, 2]
 
 
 # ---- the watch
