@@ -115,7 +115,7 @@ def add_token(visited: Any, scope: str, **more: Any) -> str:
     token, row = tokens.make(f"{scope}er", tokens.Scope.of(scope), more.get("lasts", timedelta(days=1)))
     with visited.store.queue.writing("keep a token") as writing:
         writing.put_token(row)
-    visited.client.app.state.context.tokens.forget()
+    visited.client.app.state.context.tokens._looked_at = None
     return token
 
 
