@@ -56,6 +56,8 @@ class Orders:
                 answer = handlers[order["do"]](order)
             except PacelineError as error:
                 answer = {"refused": str(error)}
+            except OSError as error:  # such as a full disk
+                answer = {"refused": f"cannot go on: {error}"}
             self.say(answer)
 
     def leave(self) -> None:

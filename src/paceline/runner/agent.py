@@ -129,8 +129,11 @@ class Agent:
 def main() -> None:
     """Serve on the streams that the remote shell connects."""
     orders = Orders.of_streams()
-    with WarmServer() as server, suppress(BrokenPipeError):
-        Agent(orders, server).serve()
+    try:
+        with WarmServer() as server, suppress(BrokenPipeError):
+            Agent(orders, server).serve()
+    except OSError as error:  # such as a full disk; whoever asked sees what is printed
+        sys.exit(f"no case can be measured here: {error}")
 
 
 if __name__ == "__main__":

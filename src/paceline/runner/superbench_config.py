@@ -264,6 +264,8 @@ def _traffic(take: _Taking) -> Made:
 
 def _stream_on_cpu(take: _Taking) -> Made:
     cores = take.several("cores", [])
+    if cores:
+        yield Unmapped(", parameters, cores", "as many threads, not bound to these cores; --affinity binds them")
     yield {"benchmark": "stream", "target": "cpu", **({"threads": len(cores)} if cores else {})}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import runpy
 import socket
@@ -87,6 +88,19 @@ def test_what_the_command_was_given_counts_here(
     assert os.environ["PYTHONPATH"] == os.pathsep.join(["/ours", "/both", "/theirs"])
     assert sys.path == ["/ours", "/first", "/both", "/last"]
     assert Path.cwd() == (work if exists else home)
+
+
+def test_a_full_disk_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    def full(_towards: str) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x")
+
+    monkeypatch.setattr(agent_module, "is_loopback", full)
+    refusal = command.ask(do="face", address="127.0.0.1")
+    assert refusal == {"refused": "cannot go on: [Errno 28] No space left on device: '/tmp/x'"}
+    monkeypatch.setattr(agent_module.Orders, "of_streams", lambda: None)
+    monkeypatch.setattr(agent_module, "WarmServer", lambda: full(""))
+    with pytest.raises(SystemExit, match=r"no case can be measured here: .* No space left on device"):
+        agent_module.main()
 
 
 def test_a_door_opens_for_the_others_and_closes_when_the_way_is_clear(command: Command) -> None:

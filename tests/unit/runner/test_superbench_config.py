@@ -67,6 +67,7 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
         "mem-bw, prefix, numactl -N $(({proc_rank}/2)): processes are not bound",
         "disk-benchmark, seq_write: it overwrites the device",
         "cpu-stream, parameters, cpu_arch: no program",
+        "cpu-stream, parameters, cores: as many threads, not bound to these cores",
         "model-benchmarks:gpt, models, gpt3-175b: it is not a model of the zoo",
         "model-benchmarks:gpt, parameters, seq_len: the model has its own shape",
         "lstm_models, frameworks, tf2: models and products",
