@@ -207,6 +207,14 @@ def test_embeddings_and_scores_are_counted_in_texts_and_prompt_tokens(wire: Wire
     assert trace.status.tolist() == [WRONG] * 3 and f"for {texts} texts" in next(iter(trace.causes))
 
 
+@pytest.mark.parametrize(("wire", "stream"), [("openai-embeddings", True), ("rerank", True), ("openai-chat", False)])
+def test_what_a_server_says_when_it_refuses_is_kept_where_nothing_streams(wire: Wire, stream: bool) -> None:
+    refusal = Manner(answer=b'{"error": {"code": 501, "message": "start it with --embeddings"}}', status=501)
+    with serving(refusal) as served:
+        trace, _ = sent(served, closed(3), wire, stream=stream)
+    assert trace.status.tolist() == [501] * 3 and trace.causes == {"start it with --embeddings": 3}
+
+
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
 def test_pictures_travel_as_data_of_the_size_that_was_asked_for(wire: Wire) -> None:
     pytest.importorskip("PIL", reason="pictures are read by Pillow: pip install pillow")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from paceline.benchmarks.serving.prompts import PromptMaker
+from paceline.load.generator import drive
+from paceline.load.parameters import LoadParameters, RequestParameters
+from paceline.load.request import LANGUAGE_PATHS, TEXT_WIRES, Wire
 from paceline.servers.base import Need
 from support import server_software as tools
 from support.server_software import Software, environments, software  # noqa: F401 (fixtures)
@@ -51,11 +54,19 @@ def test_requests_are_put_together_and_taken_apart(software: Software, name: str
         assert server.describe()["max_batch"] == 4
 
 
-def test_llama_cpp_serves_a_generated_model(software: Software) -> None:  # noqa: F811
-    with software.started("llama-cpp", Need(model="generated/llama:vocabulary=128", allow_import=True)) as server:
-        endpoint = server.endpoint("openai-completions")
-        body = json.dumps({"model": endpoint.model, "prompt": "baba beba", "max_tokens": 6, "temperature": 0})
-        with tools.post(endpoint, body.encode(), {"Content-Type": "application/json"}) as answer:
-            told = json.loads(answer.read())
-        assert told["usage"]["completion_tokens"] == 6
-        assert len(told["choices"][0]["text"].split()) == 6
+@pytest.mark.parametrize("wire", LANGUAGE_PATHS)
+def test_llama_cpp_speaks_every_wire_of_language_models(software: Software, wire: Wire) -> None:  # noqa: F811
+    need = Need(model="generated/llama:vocabulary=128", allow_import=True, wire=wire)
+    with software.started("llama-cpp", need) as server:
+        endpoint, load = server.endpoint(wire), LoadParameters(arrival="closed", users=2, requests=10)
+        wanted = {"prompt_tokens": 20, "output_tokens": 6} | ({} if wire in TEXT_WIRES else {"samples": 3})
+        made = PromptMaker(RequestParameters(**wanted), endpoint, 1, 10, None, server.prompt_words).made()
+        trace = drive(
+            endpoint, made.prepared, load, streaming=made.is_streaming, in_turn=True, fresh=made.fresh, timeout=120
+        )
+    assert trace.ok.all(), trace.causes
+    assert trace.prompt_tokens is not None and trace.output_tokens is not None
+    if wire in TEXT_WIRES:
+        assert trace.output_tokens.tolist() == [6] * 10
+        assert trace.chunks is not None and min(map(len, trace.chunks)) > 1
+    assert trace.prompt_tokens.min() >= 20 * (1 if wire in TEXT_WIRES else 3)

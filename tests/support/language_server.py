@@ -27,7 +27,8 @@ class Manner:
     closes: bool = False  # every connection after its answer, without announcing it
     length: int | None = None  # of every answer, whatever was asked for
     block: int = 1  # words that its cache holds together
-    answer: bytes | None = None  # instead of one, with status 200
+    answer: bytes | None = None  # instead of one
+    status: int = 200  # of that
     cut: bool = False  # streams end without a finish_reason and the mark of the end
     empty: bool = False  # answers without text
     numbered: bool = False  # the words of each answer say which request it is for, in the order in which they came
@@ -233,7 +234,7 @@ def serving(manner: Manner | None = None) -> Iterator[Served]:
             )
 
         def _whole(self, body: bytes) -> None:
-            self.send_response(200)
+            self.send_response(200 if how.answer is None else how.status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

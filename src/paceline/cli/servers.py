@@ -13,6 +13,7 @@ from paceline.core.quantity import show_duration, show_size
 
 if TYPE_CHECKING:
     from paceline.servers._environment import Requirements
+    from paceline.servers._program import Program
 
 
 @click.group("servers", invoke_without_command=True)
@@ -50,11 +51,13 @@ def install(names: tuple[str, ...]) -> None:
     from paceline.servers import _environment
 
     catch_interrupts()  # so that what was started for it ends first
-    for name, requirements in [(name, _requirements(name)) for name in names]:
+    for name, (server, requirements) in [(name, _installable(name)) for name in names]:
 
         def report(text: str, name: str = name) -> None:
             click.echo(f"{name}: {text}", err=True)
 
+        if reason := server.device_missing():
+            report(f"{reason}; installing it for another machine")
         made = _environment.install(requirements, report)
         took = f"in {show_duration(made.seconds)}" if made.seconds else "already"
         click.echo(f"{name}: installed {took}, {show_size(made.size)} in {made.folder}")
@@ -66,12 +69,12 @@ def remove(names: tuple[str, ...]) -> None:
     """Remove the virtual environments of servers."""
     from paceline.servers import _environment
 
-    for name in [_requirements(name).server for name in names]:
+    for name in [_installable(name)[1].server for name in names]:
         was_there = _environment.remove(name)
         click.echo(f"{name}: removed" if was_there else f"{name}: was not installed")
 
 
-def _requirements(name: str) -> Requirements:
+def _installable(name: str) -> tuple[type[Program], Requirements]:
     from paceline.servers import SERVERS
     from paceline.servers._program import Program
 
@@ -80,4 +83,4 @@ def _requirements(name: str) -> Requirements:
         reason = server.missing()
         message = f"'{name}' is not installed by pip" + (f": {reason}" if reason else "")
         raise InputError("not-installable", message, value=name)
-    return server.requirements
+    return server, server.requirements

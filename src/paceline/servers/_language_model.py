@@ -134,6 +134,7 @@ _ALIGNMENT = 32  # of every tensor
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # types of values
 _TENSORS = {"F32": 0, "F16": 1, "BF16": 30}  # types of tensors
 _NORMAL, _CONTROL = 1, 3  # kinds of tokens
+_MEAN = 1  # how the vectors of a text's tokens become one
 _WORD = "\u2581"  # what a word begins with
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -347,6 +348,7 @@ def _settings(shape: LlamaShape) -> list[bytes]:
         "llama.attention.head_count_kv": shape.heads,
         "llama.rope.dimension_count": shape.width // shape.heads,
         "llama.vocab_size": shape.vocabulary,
+        "llama.pooling_type": _MEAN,
     }
     # "seperator" is how the format spells it.
     roles = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>", "padding": "<pad>", "seperator": "</s>"}

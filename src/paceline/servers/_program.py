@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 import psutil
 from pydantic import Field
 
-from paceline.core.errors import InputError
+from paceline.core.errors import InputError, Unsupported
 from paceline.core.network import PROGRAM, free_port
 from paceline.core.quantity import Duration
 from paceline.core.supervisor import supervised
@@ -99,10 +99,19 @@ class Program(Server):
     def missing(cls) -> str | None:
         if cls.requirements is None:
             return None
+        return cls.device_missing() or cls.requirements.missing()
+
+    @classmethod
+    def device_missing(cls) -> str | None:
+        """Why the packages that pip installs do not run on this machine's devices."""
         # An interpreter that a user has made may have a build for other devices.
-        if cls.device_kind and not cls.requirements.has_own_python and not kind_named(cls.device_kind).count():
-            return f"{cls.name} needs a GPU of the kind '{cls.device_kind}', and the driver shows none on this machine"
-        return cls.requirements.missing()
+        assert cls.requirements is not None
+        if not cls.device_kind or cls.requirements.has_own_python or kind_named(cls.device_kind).count():
+            return None
+        return (
+            f"{cls.name} needs a GPU of the kind '{cls.device_kind}', and the driver shows none here; use llama-cpp or "
+            f"embedded, or name the Python of a build for this device in ${cls.requirements.variable}"
+        )
 
     @classmethod
     def check(cls, settings: ServerSettings, need: Need) -> None:
@@ -115,6 +124,8 @@ class Program(Server):
         """The interpreter that it runs in."""
         assert self.requirements is not None
         assert isinstance(self.settings, PythonSettings)
+        if self.settings.python is None and (reason := self.device_missing()):
+            raise Unsupported(reason)
         return self.requirements.python(self.settings.python)
 
     @cached_property

@@ -32,7 +32,7 @@ class LlamaCpp(LanguageModelServer):
     """llama.cpp's own server with one GGUF file, with continuous batching."""
 
     name = "llama-cpp"
-    summary = "llama.cpp's own server; OpenAI-compatible, streams, continuous batching"
+    summary = "llama.cpp's own server; OpenAI-compatible, streams, embeddings, continuous batching"
     Settings = LlamaCppSettings
     model_noun = "file"
     ready_path = "/v1/models"
@@ -56,7 +56,8 @@ class LlamaCpp(LanguageModelServer):
         settings, on_gpu = self.settings, self.need.device != "cpu"
         numbers = (self.port, settings.context, settings.parallel, self.need.seed, settings.threads or 0, -1 * on_gpu)
         app = Path(_apps.__path__[0], "llama_cpp_app.py")
-        return [str(self.python), str(app), str(self.model_path), self.served_name, HOST, *map(str, numbers)]
+        kind = {"openai-embeddings": "embeddings", "rerank": "rerank"}.get(self.need.wire or "", "text")
+        return [str(self.python), str(app), str(self.model_path), self.served_name, HOST, kind, *map(str, numbers)]
 
     def _facts(self) -> dict[str, Any]:
         facts = super()._facts() | {"engine": "llama.cpp", "context": self.settings.context}

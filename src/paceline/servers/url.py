@@ -150,7 +150,11 @@ class Url(Server):
         """Wait until it reports that it is ready, and read the description of its model."""
         begin = time.monotonic()
         self.say(f"asking {self._parts.netloc}")
+        said = ""
         while (reason := self._why_not_ready()) is not None:
+            if reason != said:
+                self.say(f"waiting for {self._parts.netloc}: {reason}")
+                said = reason
             if time.monotonic() - begin > self.settings.ready_timeout:
                 raise ServerFailed(
                     f"{self.settings.url} was not ready after {self.settings.ready_timeout:g} s: {reason}; "
@@ -280,6 +284,9 @@ class Url(Server):
         """Status and body, or why there is none."""
         try:
             return http_get(self._host, self._port, path, tls=self._tls, headers=self._headers)
+        except socket.gaierror as error:  # waiting does not help
+            message = f"{self.settings.url}: the host '{self._host}' was not found ({error}); correct server.url"
+            raise ServerFailed(message) from None
         except HTTP_ERRORS as error:
             return f"{type(error).__name__}: {error}", b""
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from paceline.core.errors import Unsupported
+from paceline.devices import kind_named
 from paceline.servers import SERVERS, _apps
 from paceline.servers._environment import Requirements, folder_of
 from paceline.servers._program import Program
@@ -118,6 +119,15 @@ def test_what_a_machine_lacks_is_told_before_it_is_installed() -> None:
     assert other.missing() == f"there is no x for {os.uname().machine}, only for vax"
     program = Requirements(server="x", packages=(), shown=(), programs=(("no-such-program", "buy it"),))
     assert program.missing() == "x needs no-such-program, which is not installed; buy it"
+
+
+def test_without_a_gpu_the_remedy_is_another_server_or_another_build(tmp_path: Path) -> None:
+    kind = SERVERS.registry().get("sglang")
+    if kind_named("cuda").count():
+        pytest.skip("this machine has one")
+    with pytest.raises(Unsupported, match="sglang needs a GPU.* use llama-cpp .*PACELINE_SGLANG_PYTHON") as refusal:
+        kind(settings_of(kind), need_of(kind), tmp_path, print).prepare()
+    assert str(refusal.value) == kind.missing()
 
 
 def test_a_half_made_environment_is_not_taken_for_a_whole_one() -> None:

@@ -246,3 +246,8 @@ def test_from_the_network_only_allowed_addresses_are_asked_and_no_secrets_read(
 )
 def test_an_allowed_address_is_scheme_host_and_port(url: str, allowed: bool) -> None:
     assert is_allowed(url, {ALLOWED: "http://gpu7,nonsense"}) is allowed
+
+
+def test_a_host_that_nobody_knows_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed, match=r"the host 'gpu7\.invalid' was not found .*correct server\.url"):
+        started("http://gpu7.invalid:8000/v1", tmp_path, ready_timeout="1h")

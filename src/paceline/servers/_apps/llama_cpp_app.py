@@ -1,4 +1,7 @@
-"""llama.cpp's own server from its wheel: MODEL NAME HOST PORT CONTEXT PARALLEL SEED THREADS GPU_LAYERS."""
+"""llama.cpp's own server from its wheel: MODEL NAME HOST KIND PORT CONTEXT PARALLEL SEED THREADS GPU_LAYERS.
+
+KIND is text, embeddings or rerank.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 import xllamacpp
 
 
-def main(model: str, name: str, host: str, *numbers: str) -> None:
+def main(model: str, name: str, host: str, kind: str, *numbers: str) -> None:
     """Serve until somebody ends it."""
     port, context, parallel, seed, threads, gpu_layers = map(int, numbers)
     settings = xllamacpp.CommonParams()
@@ -16,6 +19,10 @@ def main(model: str, name: str, host: str, *numbers: str) -> None:
     settings.hostnames, settings.port, settings.endpoint_metrics = [host], port, True
     settings.n_parallel, settings.n_ctx, settings.warmup = parallel, parallel * context, False
     settings.sampling.seed, settings.n_gpu_layers = seed, gpu_layers
+    if kind != "text":
+        settings.embedding, settings.n_batch, settings.n_ubatch = True, context, context  # a text is one batch
+    if kind == "rerank":
+        settings.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
     if threads:
         settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(settings)
