@@ -209,7 +209,7 @@ HIT, MISS = 0.95, 0.03  # that a benchmark shows a defect like one that it showe
 UNSEEN = 2.0  # defects of kinds that only one benchmark shows, which are assumed on top of those found
 SMOOTHING = 2.0  # defects that the prior of an overlap weighs as much as
 MOST_KINDS = 256
-MOST_CHECKS = 12  # of a node, the latest: what was left open before them is forgotten
+MOST_CHECKS = 60  # of a node, the latest: before them it counts as never checked
 COVARIATES = ("age", "being new", "earlier defects", "a recent defect", "recent events", "earlier events")
 _PRIOR_MEAN = np.array([-math.log(PRIOR_DAYS), 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 _PRIOR_SD = np.array([1.5, 0.5, 0.5, 0.5, 1.0, 1.5, 0.7])
@@ -324,7 +324,7 @@ def _exposures(starts: Mask, gaps: Floats, covered: Floats) -> Floats:
     exposure = np.empty(len(gaps))
     left = 0.0
     for row, (is_first, gap, share) in enumerate(zip(starts.tolist(), gaps.tolist(), covered.tolist(), strict=True)):
-        left = gap + (0.0 if is_first else left * math.exp(-gap / LASTS))
+        left = LASTS - (LASTS - (0.0 if is_first else left)) * math.exp(-gap / LASTS)
         exposure[row] = left
         left *= 1.0 - share
     return exposure
@@ -342,11 +342,11 @@ def _open_days(history: CheckHistory, kinds: Kinds) -> Floats:
         rows = last[nodes] - back
         gap = np.maximum(0.0, checks.day[rows] - at[nodes])[:, None]
         is_new = checks.is_defect[rows]
-        after = (days[nodes] * np.exp(-gap / LASTS) + gap) * kinds.missed(checks.ran[rows])
+        after = (LASTS - (LASTS - days[nodes]) * np.exp(-gap / LASTS)) * kinds.missed(checks.ran[rows])
         after[is_new] = 0.0
         days[nodes], at[nodes] = after, checks.day[rows]
     gap = np.maximum(0.0, history.now - at)[:, None]
-    open_days: Floats = days * np.exp(-gap / LASTS) + gap
+    open_days: Floats = LASTS - (LASTS - days) * np.exp(-gap / LASTS)
     return open_days
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.analysis.select import PRIOR_DAYS, CheckHistory, Mask, learn, learn_kinds
+from paceline.analysis.select import LASTS, PRIOR_DAYS, CheckHistory, Mask, learn, learn_kinds
 
 BENCHMARKS = ("gemm", "copy", "rdma")
 Row = tuple[int, float, Mask, Mask, bool]
@@ -96,3 +96,14 @@ def test_of_nodes_keeps_what_was_learned_from_all() -> None:
     assert some.history.nodes == ("n0", "n2")
     assert some.defects == 2
     assert some.probability == pytest.approx(model.probability[[0, 2]])
+
+
+def test_a_check_counts_however_many_smaller_ones_came_after_it() -> None:
+    daily = [check(node, 150.0 + day, ran=("copy",)) for node in (0, 1) for day in range(20)]
+    model = learn(history([check(0, 149.0), *daily, check(2, 100.0, "rdma")], now=170.0))
+    left = model.mass @ model.kinds.shown
+    assert left[0, 2] < 0.7 * left[1, 2], "only the first node was ever looked at with rdma"
+
+
+def test_time_without_a_check_counts_as_long_as_a_defect_stays_unseen() -> None:
+    assert learn(history([], now=36500.0)).probability == pytest.approx(-math.expm1(-LASTS / PRIOR_DAYS), rel=0.3)
