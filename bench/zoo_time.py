@@ -1,7 +1,7 @@
 """How long rows of the suite `zoo` take, as it is and under the default rules of steadiness, and how wide they end.
 
-`python -m bench zoo-time --only resnet50 --only bert-base --target cuda:0` measures the rows in both ways, each in a run
-of its own, and prints where the time of each goes. Rows are told as they end.
+`python -m bench zoo-time --only resnet50 --only bert-base --target cuda:0` measures the rows in both ways, each in a
+run of its own, and prints where the time of each goes. Rows are told as they end.
 """
 
 from __future__ import annotations
