@@ -294,11 +294,10 @@ def _side(made: Prepared) -> Side:
     from paceline.models.base import set_fp32_mode
 
     session = made.session
-    tuned = torch.backends.cudnn.benchmark
 
     def before() -> None:
         set_fp32_mode(session.parameters.precision)
-        torch.backends.cudnn.benchmark = tuned
+        torch.backends.cudnn.benchmark = session.facts["autotuned"]
 
     size = session.parameters.batch_size or session.spec.batch_size
     return Side(made.step, size, session.in_flight == 1, before)
@@ -336,8 +335,10 @@ def measured_ceilings(target: str, environment: Environment, *, on_gpu: bool) ->
     cases = [{"benchmark": "gemm", "precision": one} for one in formats] + [{"benchmark": "stream"}]
     found: list[Ceiling] = []
     for parameters in cases:
-        record = _recorded(_case(parameters | SHORT, target), environment)
-        found += shown_by(record, environment)
+        try:
+            found += shown_by(_recorded(_case(parameters | SHORT, target), environment), environment)
+        except Exception as error:  # predictions then do without it
+            click.echo(f"no ceiling of {parameters}: {type(error).__name__}: {str(error)[:200]}")
     for one in found:
         click.echo(f"ceiling: {one.name} {one.value:.4g} {one.unit}")
     return KnownCeilings(measured=tuple(found), source="measured beside it")

@@ -93,6 +93,16 @@ def test_gaps_that_tracing_makes_in_a_graph_are_no_gaps_of_the_step() -> None:
     assert parts["unexplained"].seconds == pytest.approx(0.0)
 
 
+def test_a_slower_trace_of_a_host_counts_as_much_as_it_is_longer() -> None:
+    sign = Sign(kind="cast", calls=1, seconds=0.1, detail="fp32 to fp64")
+    details = StepDetails(signs=(sign,), fusible_seconds=0.05, step_seconds=0.2)
+    host = spent().model_copy(update={"on_device": False})
+    (cast,) = candidates(traced(host, details, step=0.1))
+    assert cast.saved == pytest.approx(0.05)
+    (cast,) = candidates(on_gpu(details))  # a device's kernels are as long in either trace
+    assert cast.saved == pytest.approx(0.1)
+
+
 def test_a_lower_clock_is_a_part_of_its_own_under_a_datasheet_alone() -> None:
     parts = seconds(on_gpu(ceilings=ceilings(measured=False)), clock=0.8)
     assert parts["power: the clock below its maximum"] == pytest.approx(0.01)
