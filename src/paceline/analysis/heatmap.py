@@ -99,7 +99,7 @@ def _pair_map(row: CaseRow, sweep: Sweep, x: str, y: str) -> HeatMap | None:
     if not ENDS[x, y]:  # both ways are one figure
         pairs |= {(end, begin): figure for (begin, end), figure in pairs.items()}
     figures = [(across, down, pairs.get((across, down))) for down in ends for across in ends]
-    cells = tuple(HeatmapCell(*pair, figure, row, "" if figure else NO_CASE) for *pair, figure in figures)
+    cells = tuple(HeatmapCell(across, down, one, row, "" if one else NO_CASE) for across, down, one in figures)
     return HeatMap(row.case.benchmark, x, y, ends, ends, metric, (), cells)
 
 
