@@ -55,7 +55,7 @@ def test_what_only_perhaps_meets_the_slo_ends_with_three(tmp_path: Path) -> None
     few = run_of([served(0, "torch", 50.0, count=400, **ENGINES["torch"])])
     result = run("recommend", written(tmp_path, few), "--slo", "p99=50ms")
     assert result.exit_code == 3
-    assert result.output.startswith("Nothing surely meets p99 ≤ 50 ms; ")
+    assert result.output.startswith("Nothing meets p99 ≤ 50 ms with 95 % confidence; ")
     assert run("recommend", written(tmp_path, few), "--slo", "p99=50ms", "--strict").exit_code == 1
 
 

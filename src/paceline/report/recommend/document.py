@@ -113,7 +113,7 @@ def _scattered(advice: Recommendation) -> Chart | None:
         layers.append(layer("text", place | {"text": TEXT}, some, **style, **offset))
     title = f"{percentile} over throughput"
     diamond = "a diamond is the choice, " if any(value["chosen"] for value in values) else ""
-    about = f"further right and lower is better; {diamond}hollow ones do not surely meet the SLO"
+    about = f"further right and lower is better; {diamond}hollow ones do not meet the SLO with 95 % confidence"
     notes = (
         ["What is labelled costs so many US dollars for 1,000."] if any("USD" in one["text"] for one in texts) else []
     )
@@ -190,7 +190,7 @@ def _ranked(advice: Recommendation) -> Chart:
 
 MOST_REJECTED = 12
 _MEETS = {
-    OptionStanding.SURE: "surely",
+    OptionStanding.SURE: "yes",
     OptionStanding.UNCERTAIN: "uncertain",
     OptionStanding.DOUBTFUL: "doubtful",
     OptionStanding.BROKEN: "no",

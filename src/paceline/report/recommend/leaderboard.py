@@ -47,7 +47,7 @@ def headline(board: Board) -> str:
         if all(len(entry.runs) == 1 for entry in leaders):
             repeat = f"repeat with at least {SEPARATE} runs of each"
             return f"{leader}; that it is ahead of {others} cannot be decided from one run each: {repeat}."
-        return f"{leader}; {others} cannot be told apart from it."
+        return f"{leader}; {others} cannot be distinguished from it."
     second = next((entry for entry in board.entries if entry.place > 1), None)
     if second is None:
         return f"{leader}; nothing else did the same work."

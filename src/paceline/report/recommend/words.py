@@ -11,6 +11,8 @@ from paceline.core.quantity import show_count, show_interval, with_interval
 from paceline.core.stats import CONFIDENCE, Interval
 from paceline.report.text import listed, percent, show_usd, show_value
 
+CONFIDENTLY = f"with {100 * CONFIDENCE:.0f} % confidence"
+
 
 def headline(advice: Recommendation) -> str:
     """The answer in a sentence."""
@@ -18,7 +20,8 @@ def headline(advice: Recommendation) -> str:
     if best is None and not rejected:
         return "There is nothing to recommend: no case gave a figure to rest on."
     if best is None:
-        lead = f"No configuration {'surely ' if advice.question.strict else ''}meets {slo}" if slo else "None qualifies"
+        certain = f" {CONFIDENTLY}" if advice.question.strict else ""
+        lead = f"No configuration meets {slo}{certain}" if slo else "None qualifies"
         nearest = rejected[0]
         return f"{lead}; the nearest is {nearest.label}{at_load(nearest)}: {lacks(nearest, advice)}."
     several = f"{best.replicas} replicas of " if best.replicas and best.replicas > 1 else ""
@@ -26,17 +29,17 @@ def headline(advice: Recommendation) -> str:
     if best.worst is not None:
         perhaps = "perhaps do" if several else "perhaps does"
         verb = perhaps if best.standing is OptionStanding.UNCERTAIN else "cannot be ruled out"
-        return f"Nothing surely meets {slo}; {several}{best.label} {verb}: {figures}; {best.worst.undecided}."
+        return f"Nothing meets {slo} {CONFIDENTLY}; {several}{best.label} {verb}: {figures}; {best.worst.undecided}."
     tied = ""
     if advice.changes.tied:
-        tied = f"; it cannot be told apart from {listed(advice.changes.tied)}"
+        tied = f"; it cannot be distinguished from {listed(advice.changes.tied)}"
         # What speaks for the other where only one is equal, and clearly answers sooner.
         rival, name = advice.changes.rival, advice.question.percentile
         mine = best.point.readings.get(name)
         theirs = rival.option.point.readings.get(name) if rival is not None and len(advice.changes.tied) == 1 else None
         if mine is not None and theirs is not None and theirs.value < mine.value and mine.overlaps(theirs) is False:
             tied += f", whose {name} is clearly lower ({show_value(theirs.value, 's')})"
-    meets = f", and surely meets {slo}" if slo else ""
+    meets = f"; meets {slo} {CONFIDENTLY}" if slo else ""
     return f"Take {several}{best.label}: {figures}{meets}{tied}."
 
 
@@ -62,9 +65,9 @@ def why(advice: Recommendation) -> list[str]:
     }[advice.question.by]
     lines = []
     if slo_text(advice.question):
-        perhaps = f", perhaps by {len(advice.uncertain)} more" if advice.uncertain else ""
+        perhaps = f", {len(advice.uncertain)} more perhaps" if advice.uncertain else ""
         lines.append(
-            f"The SLO is surely met by {len(advice.sure)} of {considered} configurations{perhaps}; "
+            f"{len(advice.sure)} of {considered} configurations meet the SLO {CONFIDENTLY}{perhaps}; "
             f"of the {best.standing.name.lower()} ones, this one {superlative}."
         )
     elif considered > 1:
@@ -97,15 +100,15 @@ def what_if(advice: Recommendation) -> list[str]:
         name = "The same" if other.key == best.key else other.label
         score = score_text(other.score, advice)
         lines.append(
-            f"{name}{at_load(other)} would be better ({score}) if it surely met the SLO: {lacks(other, advice)}."
+            f"{name}{at_load(other)} would be better ({score}) if it met the SLO {CONFIDENTLY}: {lacks(other, advice)}."
         )
     for flip in changes.tighter:
         choice = f" {_to(flip)}" if flip.label else ", nothing that was measured meets the SLO"
         lines.append(f"With {_name(flip.metric)} below {_value(flip.metric, flip.limit)}{choice}.")
     for flip in changes.looser:
         if best is None:
-            word = "perhaps" if flip.standing.is_open else "surely"
-            lines.append(f"With {_bound(flip.metric, flip.limit)} {flip.label} would {word} qualify.")
+            word = "might" if flip.standing.is_open else "would"
+            lines.append(f"With {_bound(flip.metric, flip.limit)} {flip.label} {word} qualify.")
         else:
             within = ", though within their uncertainty" if flip.is_tied else ""
             lines.append(f"With {_bound(flip.metric, flip.limit)} {_to(flip)}{within}.")
@@ -162,7 +165,7 @@ def _rival(best: Option, rival: Rival, advice: Recommendation) -> list[str]:
         return [f"Next is {other.label}, of which it is open whether it meets the SLO: {lacks(other, advice)}."]
     lead = f"Next is {other.label} with {score_text(other.score, advice)}"
     if rival.relation == "tied":
-        lines = [f"{lead}: their intervals overlap, so that the two cannot be told apart by this."]
+        lines = [f"{lead}: their intervals overlap, so this cannot distinguish the two."]
         name = question.percentile
         mine, theirs = best.point.readings.get(name), other.point.readings.get(name)
         if question.by != "latency" and mine and theirs and not mine.is_limit and not theirs.is_limit:

@@ -45,7 +45,7 @@ def shown(page: Document, width: int = 100) -> str:
 def test_the_answer_names_the_choice_its_figures_and_the_promise() -> None:
     told = headline(found(rates_run(), "p99=50ms"))
     assert told.startswith("Take onnxruntime: 29")
-    assert "requests/s" in told and "surely meets p99 ≤ 50 ms" in told
+    assert "requests/s" in told and "meets p99 ≤ 50 ms with 95 % confidence" in told
 
 
 def test_the_reasons_are_figures() -> None:
@@ -187,7 +187,7 @@ def test_a_board_says_who_leads_and_by_how_much() -> None:
     level = literal_run()
     level.records[1].measurements = level.records[0].measurements
     (tied,) = boards(again(level), Prices({}), text="resnet50")
-    assert leaderboard.headline(tied) == "fp16: 320 images/s; fp32 cannot be told apart from it."
+    assert leaderboard.headline(tied) == "fp16: 320 images/s; fp32 cannot be distinguished from it."
     far = literal_run()
     times = Measurement.of_samples(STEP_TIME, [80.0] * 20)
     far.records[1].measurements = [Measurement.of_rate(throughput("images/s"), 32, times), times]

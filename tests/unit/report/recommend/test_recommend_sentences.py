@@ -50,21 +50,21 @@ BROKEN = load("broken", 400, seconds(80, 70, 95))
     [
         (
             (SURE, WITHIN, BROKEN),
-            "Take sure: 100 ± 2.0 % requests/s, p99 20 ms (19 to 22 ms), and surely meets p99 ≤ 50 ms.",
+            "Take sure: 100 ± 2.0 % requests/s, p99 20 ms (19 to 22 ms); meets p99 ≤ 50 ms with 95 % confidence.",
         ),
         (
             (WITHIN, BEYOND, BROKEN),
-            "Nothing surely meets p99 ≤ 50 ms; within perhaps does: 200 ± 2.0 % requests/s, "
+            "Nothing meets p99 ≤ 50 ms with 95 % confidence; within perhaps does: 200 ± 2.0 % requests/s, "
             "p99 40 ms (38 to 60 ms); not decidable yet: 3,000 more requests.",
         ),
         (
             (BEYOND, BROKEN),
-            "Nothing surely meets p99 ≤ 50 ms; beyond cannot be ruled out: 300 ± 2.0 % requests/s, "
+            "Nothing meets p99 ≤ 50 ms with 95 % confidence; beyond cannot be ruled out: 300 ± 2.0 % requests/s, "
             "p99 60 ms (40 to 70 ms); not decidable yet: 3,000 more requests.",
         ),
         (
             (load("few", 50, None, requests=380),),
-            "Nothing surely meets p99 ≤ 50 ms; few cannot be ruled out: 50 ± 2.0 % requests/s; "
+            "Nothing meets p99 ≤ 50 ms with 95 % confidence; few cannot be ruled out: 50 ± 2.0 % requests/s; "
             "not decidable yet: 120 more requests.",
         ),
         (
@@ -80,7 +80,7 @@ def test_the_answer_is_as_sure_as_the_intervals(points: tuple[MeasuredLoad, ...]
 
 def test_a_strict_question_takes_nothing_that_is_open() -> None:
     assert headline(advise(WITHIN, strict=True)) == (
-        "No configuration surely meets p99 ≤ 50 ms; the nearest is within at 200/s: "
+        "No configuration meets p99 ≤ 50 ms with 95 % confidence; the nearest is within at 200/s: "
         "p99 is 40 ms, but may be as high as 60 ms; not decidable yet: 3,000 more requests."
     )
 
@@ -143,37 +143,40 @@ def test_a_bound_that_is_broken_or_open_is_said_with_its_figures(miss: Miss, sen
 
 def test_the_reasons_claim_no_more_than_is_sure() -> None:
     assert why(advise(SURE, WITHIN, BEYOND, BROKEN))[0] == (
-        "The SLO is surely met by 1 of 4 configurations, perhaps by 2 more; of the sure ones, this one meets it at the "
-        "highest rate."
+        "1 of 4 configurations meet the SLO with 95 % confidence, 2 more perhaps; of the sure ones, this one "
+        "meets it at the highest rate."
     )
     assert why(advise(WITHIN, BEYOND, BROKEN))[0] == (
-        "The SLO is surely met by 0 of 3 configurations, perhaps by 2 more; of the uncertain ones, this one has the "
-        "highest rate."
+        "0 of 3 configurations meet the SLO with 95 % confidence, 2 more perhaps; of the uncertain ones, this one "
+        "has the highest rate."
     )
     assert why(advise(BEYOND))[0] == (
-        "The SLO is surely met by 0 of 1 configurations, perhaps by 1 more; of the doubtful ones, this one has the "
-        "highest rate."
+        "0 of 1 configurations meet the SLO with 95 % confidence, 1 more perhaps; of the doubtful ones, this one "
+        "has the highest rate."
     )
 
 
 def test_what_would_win_says_what_would_decide() -> None:
     lines = what_if(advise(SURE, WITHIN))
     lacking = "p99 is 40 ms, but may be as high as 60 ms; not decidable yet: 3,000 more requests."
-    assert lines[0] == f"within at 200/s would be better (200 ± 2.0 % requests/s) if it surely met the SLO: {lacking}"
+    assert (
+        lines[0]
+        == f"within at 200/s would be better (200 ± 2.0 % requests/s) if it met the SLO with 95 % confidence: {lacking}"
+    )
     slower = load("slower", 50, seconds(40, 38, 60))
     assert what_if(advise(SURE, slower))[0] == (
         f"Next is slower, of which it is open whether it meets the SLO: {lacking}"
     )
     assert "With p99 ≤ 60 ms the choice is within." in lines
-    (line,) = [one for one in what_if(advise(BROKEN)) if "would" in one]
-    assert line == "With p99 ≤ 70 ms broken would perhaps qualify."
+    (line,) = [one for one in what_if(advise(BROKEN)) if "qualify" in one]
+    assert line == "With p99 ≤ 70 ms broken might qualify."
 
 
 def test_a_budget_that_is_open_is_no_answer() -> None:
     priced = replace(SURE, price=HourlyPrice(2.0, "stated"))
     advice = advise(priced, rate=200.0, budget=Budget(4.0, "hour"))
     assert headline(advice) == (
-        "Nothing surely meets p99 ≤ 50 ms and at most 4 USD per hour; 2 replicas of sure perhaps do: "
+        "Nothing meets p99 ≤ 50 ms and at most 4 USD per hour with 95 % confidence; 2 replicas of sure perhaps do: "
         f"100 ± 2.0 % requests/s, p99 20 ms (19 to 22 ms), 4 USD/h together; {AGAIN}."
     )
 
@@ -181,7 +184,7 @@ def test_a_budget_that_is_open_is_no_answer() -> None:
 def test_the_table_and_the_warnings_name_each_standing() -> None:
     text = markdown.render(report.document([advise(SURE, WITHIN, BEYOND, BROKEN)], 5))
     rows = [line.rsplit("|", 2)[1].strip() for line in text.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
-    assert rows == ["surely", "uncertain", "doubtful"]
+    assert rows == ["yes", "uncertain", "doubtful"]
     assert "within at 200/s is uncertain: p99 is 40 ms, but may be as high as 60 ms" in text
     assert "beyond at 300/s is doubtful: p99 is 60 ms, but may be as low as 40 ms" in text
     assert "broken at 400/s: p99 is 80 ms, 60.0 % above 50 ms." in text
