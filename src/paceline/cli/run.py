@@ -171,10 +171,10 @@ def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
     if not suite.notes:
         return
     lines = "".join(f"\n  {note}" for note in suite.notes)
+    message = f"parts of '{suite.name}' without a counterpart ({len(suite.notes)}):{lines}"
     if strict:
-        message = f"--strict: {len(suite.notes)} parts of '{suite.name}' have no counterpart:{lines}"
-        raise InputError("no-counterpart", message, key="--strict")
-    click.echo(f"paceline: {len(suite.notes)} parts of '{suite.name}' have no counterpart:{lines}", err=True)
+        raise InputError("no-counterpart", f"--strict: {message}", key="--strict")
+    click.echo(f"paceline: {message}", err=True)
 
 
 def _fleet_plan(

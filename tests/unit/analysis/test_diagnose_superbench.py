@@ -335,6 +335,17 @@ def test_what_any_node_measured_is_expected_of_all_by_their_rules() -> None:
     assert states == {f"n{place}": State.INCOMPLETE for place in range(5)} | {"more": State.HEALTHY}
 
 
+def test_a_pattern_for_the_name_of_a_benchmark_matches_nothing_and_the_warning_says_why() -> None:
+    found = diagnosis(
+        {"a": {"a/return_code": 3}, "b": {"a/return_code": 0}},
+        _value("r", "lambda x:x>0", ".*/return_code", "a/x|a/r"),
+        {},
+    )
+    (caveat,) = [one for one in found.caveats if one.kind == "no match"]
+    assert caveat.message == "nothing matches the patterns r: .*/return_code"
+    assert caveat.remedy.endswith("what is before the first '/' is a benchmark's name, not a pattern")
+
+
 FAILURES = {"function": "failure_check", "criteria": "lambda x:x!=0", "categories": "Fail"}
 
 

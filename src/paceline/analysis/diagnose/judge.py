@@ -226,11 +226,14 @@ class _Judge:
             )
             remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
             add("wide spread", message, remedy)
+        check = "check the names of the metrics"
+        if self.rules.is_theirs:
+            check += ": in SuperBench's rules, what is before the first '/' is a benchmark's name, not a pattern"
         without, undirected = list(self.without_baseline), list(self.undirected)
         for kind, names, message, remedy in (
             ("no baseline", without, "no reference for", "make the baseline from runs that have them"),
             ("no direction", undirected, "which way is worse is not known for", "judge them with 'when'"),
-            ("no match", self.unmatched, "nothing matches the patterns", "check the names of the metrics"),
+            ("no match", self.unmatched, "nothing matches the patterns", check),
         ):
             if names:
                 add(kind, f"{message} {shortened(names)}", remedy)
