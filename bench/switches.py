@@ -191,7 +191,7 @@ class Book:
                 file.write(json.dumps(line) + "\n")
 
 
-def mend(plant: planted.Plant, device: Device, turn: float, book: Book, ceilings: KnownCeilings) -> None:
+def mend(plant: planted.Plant, device: Device, turn: float, book: Book, ceilings: KnownCeilings) -> bool:
     """A planted kind of slowness beside the same step without it."""
     import torch
 
@@ -213,14 +213,15 @@ def mend(plant: planted.Plant, device: Device, turn: float, book: Book, ceilings
     gain, low, high = gain_of(Side(slow), Side(fast, plant.grown), device, turn)
     name = f"planted {plant.kind}"
     book.add(Switched(name, plant.expected, book.target, device.name, predicted, gain, low, high, agreement))
+    return True
 
 
 def _apart(one: float, other: float) -> float:
     return abs(other - one) / max(abs(one), 1e-12)
 
 
-def switch_all(start: dict[str, Any], device: Device, turn: float, book: Book, ceilings: KnownCeilings) -> None:
-    """Every setting that `explain` proposes for a case, each beside the case as it is."""
+def switch_all(start: dict[str, Any], device: Device, turn: float, book: Book, ceilings: KnownCeilings) -> bool:
+    """Every setting that `explain` proposes for a case, each beside it as it is; whether there was time for all."""
     import torch
 
     from paceline.machine import describe
@@ -230,7 +231,7 @@ def switch_all(start: dict[str, Any], device: Device, turn: float, book: Book, c
     found = _explained(base, ceilings, describe())
     for one in found:
         if book.is_over:
-            return
+            return False
         if not book.has(name, one.setting):
             torch._dynamo.reset()
             _release(device)
@@ -241,6 +242,7 @@ def switch_all(start: dict[str, Any], device: Device, turn: float, book: Book, c
             except Exception as error:  # one switch must not cost the others
                 row = replace(row, agreement=f"{type(error).__name__}: {error}".splitlines()[0][:200])
             book.add(row)
+    return True
 
 
 def _name(case: Case) -> str:
@@ -361,7 +363,7 @@ def main(target: str, only: tuple[str, ...], seconds: float, turn: float, result
     device, environment = open_device(target), describe()
     on_gpu = device.kind.is_accelerator
     plants = [one for one in planted.PLANTS if on_gpu or not one.needs_gpu]
-    work: dict[str, Callable[[], None]] = {
+    work: dict[str, Callable[[KnownCeilings], bool]] = {
         f"planted {one.kind}": partial(mend, one, device, turn, book) for one in plants if one.kind not in UNPREDICTED
     }
     starts = [_start(one, on_gpu=on_gpu) for one in MODELS]
@@ -378,12 +380,10 @@ def main(target: str, only: tuple[str, ...], seconds: float, turn: float, result
         if book.is_over:
             break
         try:
-            chosen[name](ceilings)
+            if chosen[name](ceilings):
+                book.finish(name)
         except Exception as error:  # one must not cost the others
             click.echo(f"{name}: failed: {type(error).__name__}: {str(error)[:300]}")
-        else:
-            if not book.is_over:
-                book.finish(name)
         _release(device)
     book.sum_up([name for name in chosen if name not in book.finished])
     raise SystemExit(0 if sum(row.is_near for row in book.rows) >= min(ENOUGH, len(book.rows)) else 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -113,28 +114,30 @@ def _model_by_hand(session: Any, size: int) -> Step:
     with torch.device(device.torch()):
         workload = spec.build(session.parameters.scale)
     layout = torch.channels_last if session.channels_last else torch.contiguous_format
-    module = workload.module.to(memory_format=layout).train(is_training)  # type: ignore[call-overload]
+    module = workload.module.to(memory_format=layout).train(is_training)
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
     if not is_training:
         if has_batch_norm(module):
             settle_batch_norm(module, batch.inputs)
         config.freezing = device.kind.is_accelerator
-        forward = torch.compile(module.to(dtype))
         inputs = [one.to(dtype) if one.is_floating_point() else one for one in batch.inputs]
-        forward(*inputs)
-        return device.capture(lambda: forward(*inputs)) if device.kind.is_accelerator else lambda: forward(*inputs)
+        forward: Callable[..., object] = torch.compile(module.to(dtype))
+        infer = partial(forward, *inputs)
+        infer()
+        return device.capture(infer) if device.kind.is_accelerator else infer
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
     scaler = torch.amp.GradScaler(device.torch().type, enabled=precision == "fp16")
 
     def loss_of() -> Tensor:
         with torch.autocast(device.torch().type, dtype, enabled=dtype is not None):
-            return workload.loss(module(*batch.inputs), batch)
+            loss: Tensor = workload.loss(module(*batch.inputs), batch)
+            return loss
 
-    computed = torch.compile(loss_of)
+    computed: Callable[[], Tensor] = torch.compile(loss_of)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        scaler.scale(computed()).backward()
+        scaler.scale(computed()).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
 
