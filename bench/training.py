@@ -109,6 +109,7 @@ def _model_by_hand(session: Any, size: int) -> Step:
     from paceline.models.base import has_batch_norm, seed_everything, settle_batch_norm
 
     device, spec, precision = session.device, session.spec, session.parameters.precision
+    on_gpu = device.kind.is_accelerator
     seed_everything(session.parameters.seed)
     is_training, batch = not torch.is_inference_mode_enabled(), session.batch(size)
     with torch.device(device.torch()):
@@ -119,12 +120,13 @@ def _model_by_hand(session: Any, size: int) -> Step:
     if not is_training:
         if has_batch_norm(module):
             settle_batch_norm(module, batch.inputs)
-        config.freezing = device.kind.is_accelerator
+        config.freezing = on_gpu
         inputs = [one.to(dtype) if one.is_floating_point() else one for one in batch.inputs]
-        forward: Callable[..., object] = torch.compile(module.to(dtype))
+        module = module.to(dtype)
+        forward: Callable[..., object] = torch.compile(module) if on_gpu else module
         infer = partial(forward, *inputs)
         infer()
-        return device.capture(infer) if device.kind.is_accelerator else infer
+        return device.capture(infer) if on_gpu else infer
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
     scaler = torch.amp.GradScaler(device.torch().type, enabled=precision == "fp16")
 
@@ -133,7 +135,7 @@ def _model_by_hand(session: Any, size: int) -> Step:
             loss: Tensor = workload.loss(module(*batch.inputs), batch)
             return loss
 
-    computed: Callable[[], Tensor] = torch.compile(loss_of)
+    computed: Callable[[], Tensor] = torch.compile(loss_of) if on_gpu else loss_of
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
