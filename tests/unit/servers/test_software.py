@@ -125,7 +125,7 @@ def test_without_a_gpu_the_remedy_is_another_server_or_another_build(tmp_path: P
     kind = SERVERS.registry().get("sglang")
     if kind_named("cuda").count():
         pytest.skip("this machine has one")
-    with pytest.raises(Unsupported, match="sglang needs a GPU.* use llama-cpp .*PACELINE_SGLANG_PYTHON") as refusal:
+    with pytest.raises(Unsupported, match=r"sglang needs a GPU.* use llama-cpp .*PACELINE_SGLANG_PYTHON") as refusal:
         kind(settings_of(kind), need_of(kind), tmp_path, print).prepare()
     assert str(refusal.value) == kind.missing()
 
