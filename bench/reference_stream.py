@@ -26,6 +26,8 @@ class Exchange:
     """A request, and every piece of its answer with the time at which it came."""
 
     due: float
+    request: bytes = b""
+    is_repeated: bool = False  # its connection was closed before anything came
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
 
     @property
@@ -41,7 +43,7 @@ def main(url: str, times: list[float], bodies: list[str]) -> None:
     head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\nContent-Length: "
     requests = [f"{head}{len(body.encode())}\r\n\r\n{body}".encode() for body in bodies]
     begin = time.monotonic() + 0.1
-    exchanges = [Exchange(begin + after) for after in times]
+    exchanges = [Exchange(begin + after, request) for after, request in zip(times, requests, strict=True)]
     ready = selectors.DefaultSelector()
     idle: list[tuple[float, socket.socket]] = []
     sent = open_count = 0
@@ -51,7 +53,7 @@ def main(url: str, times: list[float], bodies: list[str]) -> None:
             break
         if sent < len(exchanges) and exchanges[sent].due <= now:
             connection = _connection(idle, address, now)
-            connection.sendall(requests[sent])
+            connection.sendall(exchanges[sent].request)
             ready.register(connection, selectors.EVENT_READ, exchanges[sent])
             sent, open_count = sent + 1, open_count + 1
             continue
@@ -60,6 +62,12 @@ def main(url: str, times: list[float], bodies: list[str]) -> None:
             answering, exchange = key.fileobj, key.data
             assert isinstance(answering, socket.socket)
             piece = answering.recv(1 << 16)
+            if not (piece or exchange.pieces or exchange.is_repeated):
+                ready.unregister(answering)
+                exchange.is_repeated, connection = True, _connection([], address, now)
+                connection.sendall(exchange.request)
+                ready.register(connection, selectors.EVENT_READ, exchange)
+                continue
             exchange.pieces.append((time.monotonic(), piece))
             if not piece or exchange.has_ended:
                 ready.unregister(answering)

@@ -25,6 +25,7 @@ from paceline.servers.base import Artifact, Need, Server, ServerFailed, ServerSe
 ALLOWED = "PACELINE_ALLOWED_URLS"  # servers that cases from the network may use: addresses, separated by commas
 _PORTS = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 _ANTHROPIC = "api.anthropic.com"  # takes a key in one header alone; servers that imitate it look into either
+_OPENAI = ("/v1", "/v3")  # the latter in OpenVINO Model Server
 _POLL = 0.2  # seconds between checks whether it is ready
 
 
@@ -174,7 +175,8 @@ class Url(Server):
             raise InputError("wrong-scheme", message, key="server.url", value=self.settings.url)
         path = GRPC_METHOD if wire == "kserve-grpc" else f"{self._model_path}/infer"
         if wire in LANGUAGE_PATHS:
-            path = self._base.removesuffix("/v1") + LANGUAGE_PATHS[wire]
+            base = self._base if self._is_openai else f"{self._base}/v1"
+            path = base + LANGUAGE_PATHS[wire].removeprefix("/v1")
         if wire == "http":
             path = self._base + self._path or "/"
         return Endpoint(
@@ -206,8 +208,8 @@ class Url(Server):
 
     @property
     def _is_openai(self) -> bool:
-        """An address that ends with /v1, as those of language models do."""
-        return self._base.endswith("/v1")
+        """An address that ends as those of language models do."""
+        return self._base.endswith(_OPENAI)
 
     @property
     def _model_path(self) -> str:

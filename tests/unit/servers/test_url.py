@@ -102,6 +102,11 @@ def test_a_server_of_language_models_is_known_by_its_models(somebody: str, tmp_p
     assert server.endpoint("openai-completions").path == "/v1/completions"
 
 
+def test_openvino_model_server_has_the_interface_of_openai_at_another_path(somebody: str, tmp_path: Path) -> None:
+    Scripted.answers = {"/v3/models": (200, {"data": []})}
+    assert started(f"{somebody}/v3", tmp_path).endpoint("openai-chat").path == "/v3/chat/completions"
+
+
 def test_a_name_with_a_slash_stays_one_part_of_the_path(somebody: str, tmp_path: Path) -> None:
     Scripted.answers = {"/v2/models/a%2Fb/ready": (200, {}), "/v2/models/a%2Fb": (200, METADATA)}
     assert started(somebody, tmp_path, model="a/b").endpoint("kserve-json").path == "/v2/models/a%2Fb/infer"
