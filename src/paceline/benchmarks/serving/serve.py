@@ -26,7 +26,7 @@ from paceline.benchmarks.serving.search import (
     requests_for,
 )
 from paceline.benchmarks.serving.server_metrics import ServerWatch, watching
-from paceline.benchmarks.serving.session import ServingSession, describe_status, opened, watched
+from paceline.benchmarks.serving.session import LimitReached, ServingSession, describe_status, opened, watched
 from paceline.benchmarks.serving.spending import SendPlan
 from paceline.benchmarks.serving.sweep import MOST_ERRORS, SweepPoint, load_name, run_sweep, together
 from paceline.core.benchmark import Benchmark, Context, Progress
@@ -501,7 +501,8 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         extra = int(SETTLING * requests) + 1
         load = LoadParameters(arrival="poisson", rate=rate, requests=requests + extra)
         trace = session.send(load, f"trying {rate:.4g}/s")
-        settled = trace.after(extra)
+        if not len(settled := trace.after(extra)):
+            raise LimitReached(f"a limit was reached in the search, after {session.spending.facts()}")
         verdict = slo.judge(settled)
         points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.cause(trace)[0]
