@@ -206,6 +206,15 @@ def test_limits_hold_for_everything_that_is_sent(sandbox: Sandbox) -> None:
     assert np.diff(served.times).max() < 60.0
 
 
+@pytest.mark.slow
+def test_a_search_that_reaches_a_limit_ends_with_what_was_sent(sandbox: Sandbox) -> None:
+    with serving() as served:
+        record = measured(sandbox, served, "--slo.p99", "5s", "--limits.requests", "60", code=1)
+        assert len(served.bodies) <= 60
+    assert record.outcome is Outcome.FAILED and record.cause is not None
+    assert f"limits were reached after {len(served.bodies)} requests" in record.cause.message
+
+
 def test_a_file_that_cannot_be_sent_is_refused_by_a_dry_run(sandbox: Sandbox, tmp_path: Path) -> None:
     good, bad = tmp_path / "sharegpt.json", tmp_path / "bad.json"
     good.write_text(json.dumps([{"id": "a", "conversations": [{"from": "human", "value": "Hello?"}]}]))

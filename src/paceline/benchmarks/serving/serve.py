@@ -502,7 +502,7 @@ def _search(session: ServingSession, slo: Slo, points: dict[float, list[Measurem
         load = LoadParameters(arrival="poisson", rate=rate, requests=requests + extra)
         trace = session.send(load, f"trying {rate:.4g}/s")
         if not len(settled := trace.after(extra)):
-            raise LimitReached(f"a limit was reached in the search, after {session.spending.facts()}")
+            raise LimitReached(session.spending.reached)
         verdict = slo.judge(settled)
         points[round(rate, 3)] = trace_metrics.traffic(settled, slo, at={"rate": round(rate, 3)})
         limited = "" if quality.delivered(trace) >= quality.LEAST_DELIVERED else quality.cause(trace)[0]

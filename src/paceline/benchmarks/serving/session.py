@@ -154,7 +154,7 @@ class ServingSession:
         lengths = (requests.prompt_lengths, requests.output_lengths)
         most = self.spending.allowed(*lengths)
         if most == 0:
-            raise LimitReached(f"a limit was reached after {self.spending.requests} requests: {self.spending.facts()}")
+            raise LimitReached(self.spending.reached)
         self.context.report(Progress(phase=phase))
         self._sends += 1
         answers = requests.answers

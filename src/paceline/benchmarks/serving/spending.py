@@ -176,6 +176,15 @@ class Spending:
         is_known = trace.ok & (produced >= 0)
         self.output_tokens += float(np.where(is_known, produced, np.maximum(produced, longest))[sent].sum())
 
+    @property
+    def reached(self) -> str:
+        """Why nothing more is sent."""
+        sent = [f"{self.requests:,} requests"]
+        if self.output_tokens:
+            sent += [f"{round(self.prompt_tokens):,} tokens in prompts", f"{round(self.output_tokens):,} in answers"]
+        sent += [f"{self.usd:.2g} USD"] if self.usd else []
+        return f"limits were reached after {', '.join(sent)}: allow more (--limits.requests), or ask for less"
+
     def facts(self) -> dict[str, object]:
         """What was sent altogether."""
         sent: dict[str, object] = {"requests": self.requests}
