@@ -76,7 +76,8 @@ class SendPlan:
         if load is None:
             otherwise = f"requests at many rates for {show_duration(parameters.search_budget)} at most"
         elif number is None:
-            otherwise = f"requests of {load.concurrency} users for {show_duration(load.seconds)}"
+            users = "1 user" if load.concurrency == 1 else f"{load.concurrency} users"
+            otherwise = f"requests of {users} for {show_duration(load.seconds)}"
             if load.arrival == "sweep":
                 otherwise = f"loads of {show_duration(load.seconds)} each, with up to {load.concurrency} users"
         if parameters.chosen_wire not in LANGUAGE_PATHS:
