@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-
-from paceline.analysis.roofline import ceilings_of
-from paceline.api.cases import expand_here
-from paceline.cli import _running
-from paceline.core.environment import Environment
-from paceline.core.errors import InputError, PacelineError
-from paceline.core.grouping import group_by
-from paceline.core.profile import Ceiling, Profile
-from paceline.core.quantity import show_interval, show_size
-from paceline.core.run import RunRecords
-from paceline.machine.profile import (
-    MEASURE_AGAIN,
-    changes_since,
-    identity_of,
-    save_profile,
-    software_of,
-    with_datasheets,
-)
-from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
-from paceline.report.render import terminal
-from paceline.report.text import one_line, show_value, when
-from paceline.runner.launcher_ranks import World
-from paceline.runner.suite_file import load_suite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.core.environment import Cpu, Environment, EnvironmentPart, Gpu, Inventory
-
 
 Row = tuple[str, str | None]
 
@@ -54,14 +29,18 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
     With --measure, also what it can do at most: the suite 'ceilings' is run, which takes some minutes.
     """
     if measure:
+        from paceline.cli import _profile
         from paceline.cli._flags import read_settings
 
-        sys.exit(_measure(read_settings(settings), store, as_json=as_json))
+        sys.exit(_profile.measure(read_settings(settings), store, as_json=as_json))
     if settings or store is not None:
+        from paceline.core.errors import InputError
+
         flag = "--set" if settings else "--store"
         raise InputError("option-without-measure", f"{flag} goes with --measure", key=flag)
+    from paceline.core.errors import PacelineError
     from paceline.machine import describe
-    from paceline.machine.profile import load_profile
+    from paceline.machine.profile import identity_of, load_profile
 
     environment = describe()
     profile, problem = None, ""
@@ -76,12 +55,12 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
     else:
         from rich import box
         from rich.console import Console
-        from rich.table import Table as RichTable
+        from rich.table import Table
         from rich.text import Text
 
         console = Console()
         for title, rows in sections(environment):
-            table = RichTable(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
+            table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE, pad_edge=False)
             table.add_column(style="dim", no_wrap=True, min_width=15)
             table.add_column(overflow="fold")
             for name, value in rows:
@@ -89,7 +68,10 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
                     table.add_row(name, Text(value))  # as text, since a value's square brackets are not markup
             console.print(table)
         if profile is not None:
-            terminal.show(profile_document(profile, environment), console)
+            from paceline.cli import _profile
+            from paceline.report.render import terminal
+
+            terminal.show(_profile.document(profile, environment), console)
         else:
             console.print("What it can do at most was not measured yet: paceline machine --measure", style="dim")
     if problem:
@@ -98,6 +80,7 @@ def command(measure: bool, settings: tuple[str, ...], store: str | None, as_json
 
 def sections(environment: Environment) -> Iterator[tuple[str, list[Row]]]:
     """What is shown, as rows of a name and a value; a row without a value is left out."""
+    from paceline.core.quantity import show_size
 
     kinds = (environment.container, environment.virtualization)
     around = ", ".join(kind for kind in kinds if kind and kind != "none")
@@ -161,6 +144,7 @@ def _inventory(inventory: Inventory) -> Iterator[tuple[str, list[Row]]]:
 
 def _words_of(part: EnvironmentPart) -> Iterator[str]:
     """Every field that is known; the first one names it."""
+    from paceline.core.quantity import show_size
 
     for name, value in part:
         if value is not None:
@@ -170,6 +154,7 @@ def _words_of(part: EnvironmentPart) -> Iterator[str]:
 
 
 def _cpu_rows(cpu: Cpu) -> list[Row]:
+    from paceline.core.quantity import show_size
 
     letters = {"Data": "d", "Instruction": "i"}
     caches = [f"L{c.level}{letters.get(c.kind, '')} {show_size(c.size)}" for c in cpu.caches if c.size]
@@ -189,6 +174,7 @@ def _cpu_rows(cpu: Cpu) -> list[Row]:
 
 
 def _gpu_rows(gpu: Gpu) -> list[Row]:
+    from paceline.core.quantity import show_size
 
     processes = gpu.processes
     used = f"{show_size(gpu.memory_used)} used" if gpu.memory_used is not None else None
@@ -225,75 +211,3 @@ def _pair(now: float | None, most: float | None, unit: str) -> str | None:
 
 def _switch(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
-
-
-SUITE = "ceilings"
-
-
-def _measure(overrides: dict[str, Any], store: str | None, *, as_json: bool) -> int:
-    """Measure the suite of ceilings as any other, and store the result; returns the exit code."""
-    if World.of_environment() is not None:
-        message = "--measure starts the processes it needs by itself: run it without a launcher"
-        raise InputError("measure-with-launcher", message, key="--measure")
-
-    def keep(records: RunRecords) -> None:
-        profile = profile_of(records)
-        if not profile.ceilings:
-            click.echo("paceline: nothing could be measured, so the profile stays as it was", err=True)
-            return
-        path = save_profile(profile)
-        if as_json:
-            click.echo(json.dumps({"event": "profile", "path": str(path)} | profile.model_dump(mode="json")))
-            return
-        terminal.show(profile_document(profile))
-        click.echo(f"\nProfile: {path}")
-
-    output = _running.Output(as_json=as_json, report=False, answer=keep)
-    suite = load_suite(SUITE)
-    return _running.start(suite.name, expand_here(suite, overrides), store, output)
-
-
-def profile_of(records: RunRecords) -> Profile:
-    """The profile of the machine that a run was measured on."""
-    environment = Environment.model_validate(records.run.environment)
-    ceilings, absent = ceilings_of(records)
-    return Profile(
-        measured_at=records.run.started_at,
-        version=records.run.version,
-        run_id=records.run.id,
-        identity=identity_of(environment),
-        software=software_of(environment),
-        ceilings=with_datasheets(ceilings, environment),
-        absent=tuple(absent),
-    )
-
-
-def profile_document(profile: Profile, now: Environment | None = None) -> Document:
-    """A table for each device, and what is absent; `now` is to see whether it is out of date."""
-    changed = changes_since(profile, now) if now else []
-    other = (f"measured with other software: {'; '.join(changed)}; {MEASURE_AGAIN}",) if changed else ()
-    sections = [Section(items=(Lines(other, Tone.WARNING),))]
-    for (device, name), ceilings in group_by(profile.ceilings, lambda one: (one.device, one.device_name)).items():
-        sections.append(Section(f"{device}: {one_line(name)}" if name != device else device, (_table(ceilings),)))
-    warnings = dict.fromkeys(f"{one.kind}: {one.remedy}" for ceiling in profile.ceilings for one in ceiling.warnings)
-    absent = tuple(f"{one.what} on {one.device}: {one.reason}" for one in profile.absent)
-    sections.append(Section("warnings, and what to do", (Lines(tuple(warnings)),), Tone.WARNING))
-    sections.append(Section("not measured", (Lines(absent),), Tone.WARNING))
-    answer = f"ceilings, measured {when(profile.measured_at)}, run {profile.run_id}"
-    return Document("Ceilings", (Block(answer, "", tuple(sections)),))
-
-
-def _table(ceilings: list[Ceiling]) -> Table:
-    intervals = [show_interval(one.value, one.interval, partial(show_value, unit=one.unit)) for one in ceilings]
-    columns = [
-        Column.of("kind", [one.kind for one in ceilings], numeric=False),
-        Column.of("ceiling", [one.name for one in ceilings], numeric=False),
-        Column.of("measured", [show_value(one.value, one.unit) for one in ceilings]),
-        Column.of("", intervals),
-    ]
-    if any(one.datasheet for one in ceilings):
-        datasheets = [show_value(one.datasheet, one.unit) if one.datasheet else "" for one in ceilings]
-        columns.append(Column.of("datasheet", datasheets))
-        columns.append(Column.of("of it", [f"{one.share:.0f} %" if one.share else "" for one in ceilings]))
-    warnings = [", ".join(dict.fromkeys(warning.kind for warning in one.warnings)) for one in ceilings]
-    return Table((*columns, Column.of("warnings", warnings, numeric=False)))

@@ -19,7 +19,7 @@ from pydantic import Field
 from paceline.benchmarks._micro.parameters import OneOrMore, Upwards
 from paceline.core.environment import Environment
 from paceline.core.errors import OutOfMemory, Unsupported
-from paceline.core.probe import ROOT, parse_size, read_cpu_list, read_int, read_text
+from paceline.core.probe import ROOT, parse_size, read_cpu_list, read_int, read_table, read_text
 from paceline.core.quantity import Size, show_size
 from paceline.core.record import Record, RecordWarning
 from paceline.core.subject import MAIN_MEMORY, CeilingKind, ShownCeiling
@@ -135,17 +135,17 @@ def on_node(node: int | None) -> AbstractContextManager[None]:
 class HostMemory:
     """Fresh memory at a known address; each page comes to lie near the CPU that touches it first."""
 
-    def __init__(self, size: int, *, huge_pages: bool = True) -> None:
-        """Without huge pages they are forbidden; otherwise it is left to the system."""
+    def __init__(self, size: int, *, huge_pages: bool | None = None) -> None:
+        """`huge_pages`: ask for them, forbid them, or leave it to the system (None)."""
         try:
             # Python's own choice would be shared memory, which has other rules for huge pages.
             self._map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             message = f"{show_size(size)} of memory cannot be allocated ({error.strerror}): use smaller sizes"
             raise OutOfMemory(message, "host") from None
-        if not huge_pages:
-            with suppress(OSError):  # a kernel without them refuses the advice
-                self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        if huge_pages is not None:
+            with suppress(OSError):  # a kernel without huge pages refuses both advices
+                self._map.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(self._map, dtype=np.uint8)
         start = -whole.ctypes.data % HUGE_PAGE
         self.bytes: Bytes = whole[start : start + size]
@@ -154,6 +154,11 @@ class HostMemory:
     def address(self) -> ctypes.c_void_p:
         """For native code."""
         return ctypes.c_void_p(self.bytes.ctypes.data)
+
+
+def huge_page_bytes() -> int:
+    """How much of this process's memory lies in huge pages."""
+    return parse_size(read_table(Path("/proc/self/smaps_rollup")).get("AnonHugePages", "0"))
 
 
 def random_bytes(count: int, seed: int) -> Bytes:

@@ -19,7 +19,7 @@ from paceline.core.environment import Environment
 from paceline.core.errors import SilentCorruption, Unsupported
 from paceline.core.parameters import EachPart
 from paceline.core.quantity import Duration, show_size
-from paceline.core.record import Record, Result
+from paceline.core.record import Record, RecordWarning, Result
 from paceline.core.subject import MAIN_MEMORY, Description, ShownCeiling
 from paceline.devices import open_device
 from paceline.measure import native
@@ -44,6 +44,8 @@ class MemoryLatencyParameters(MicroParameters):
     """NUMA node whose CPU loads; unset takes any"""
     memory_node: Annotated[int | None, EachPart("numa_nodes")] = Field(default=None, ge=0)
     """NUMA node whose memory is loaded from, if not that of the CPU; with each for both, one case for every pair"""
+    huge_pages: bool = False
+    """Ask for huge pages, so that address translation costs next to nothing; otherwise forbid them"""
     budget: Duration = Field(default=0.4, gt=0)
     """Time to spend on measuring each size, at most"""
     warm_up: Duration = 0.2
@@ -64,6 +66,7 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
             show_sizes(parameters.sizes),
             f"NUMA node {parameters.numa_node}" if parameters.numa_node is not None else "",
             f"memory of node {parameters.memory_node}" if parameters.memory_node is not None else "",
+            "huge pages" if parameters.huge_pages else "",
         )
 
     @classmethod
@@ -92,12 +95,15 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         cpu = cpus.order[cpus.cores - 1]
         cache = host.cache_of([cpu])
         sizes = parameters.sizes or default_sizes(cache)
+        huge: dict[str, int] = {}
         stride = line_bytes()
         times = []
         with host.pinned_to(cpu), MicroSession(parameters, context, open_device("cpu")) as session:
             for size in sizes:
+                before = host.huge_page_bytes()
                 with host.on_node(parameters.memory_node):
-                    chain = Chain(size, stride, parameters.seed)
+                    chain = Chain(size, stride, parameters.seed, huge_pages=parameters.huge_pages)
+                huge[show_size(size)] = max(0, host.huge_page_bytes() - before)
                 how = "monotonic clock in native code"
                 times.append(
                     session.time_reported(chain.sample, LATENCY, how, at={"size": size}, calls=chain.loads).time
@@ -107,7 +113,8 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         ordinary = show_size(os.sysconf("SC_PAGE_SIZE"))
         pages = f"ordinary pages of {ordinary}: beyond a few MiB the time includes translating addresses"
         facts = {
-            "pages": pages,
+            "pages": "huge pages were asked for" if parameters.huge_pages else pages,
+            "in_huge_pages": huge if parameters.huge_pages else None,
             "cache_line": stride,
             "cpu": cpu,
             "caches": cache or "the machine does not report its caches",
@@ -115,13 +122,21 @@ class MemoryLatency(Benchmark[MemoryLatencyParameters]):
         }
         result = session.result([headline(times), *times], facts)
         result.warnings += host.cached_warning(sizes[-1], cache, BEYOND_CACHE)
+        largest = show_size(sizes[-1])
+        if parameters.huge_pages and sizes[-1] >= host.HUGE_PAGE and huge[largest] < sizes[-1] // 2:
+            part = show_size(huge[largest])
+            message = f"huge pages were asked for, but only {part} of {largest} lie in them"
+            remedy = (
+                "allow them (/sys/kernel/mm/transparent_hugepage/enabled), or read the figure as one of small pages"
+            )
+            result.warnings.append(RecordWarning(kind="pages", message=message, remedy=remedy))
         return result
 
 
 class Chain:
     """Memory whose cache lines are linked into one random cycle."""
 
-    def __init__(self, size: int, stride: int, seed: int) -> None:
+    def __init__(self, size: int, stride: int, seed: int, *, huge_pages: bool) -> None:
         self._native = native.load(Path(__file__).with_name("latency.c"))
         self._native.chain_build.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64]
         self._native.chain_build.restype = None
@@ -131,7 +146,7 @@ class Chain:
         self._native.chain_length.restype = ctypes.c_size_t
         self._stride = stride
         self._lines = max(2, size // stride)
-        self.memory = HostMemory(self._lines * stride, huge_pages=False)
+        self.memory = HostMemory(self._lines * stride, huge_pages=huge_pages)
         self._native.chain_build(self.memory.address, self._lines, stride, seed)
         self._at = self.memory.address.value
         # On the way to a sample that is long enough, caches take what they can.

@@ -1,13 +1,15 @@
-"""The results of served models in the style of MLPerf: LoadGen's summary, for tools that read it.
+"""The results in the style of MLPerf: LoadGen's summary for served models, `:::MLLOG` lines for training.
 
-It is not a result of MLPerf: neither its models, its data, its accuracy targets nor its
+For tools that read either. It is not a result of MLPerf: neither its models, its data, its accuracy targets nor its
 rules stand behind it. Only what was measured is written, so that a log cannot pass a check of submissions by accident.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from paceline.analysis.summary import unique_labels
 from paceline.core.case import Category
 from paceline.core.errors import InputError
 from paceline.core.record import Outcome, Record
-from paceline.core.run import RunRecords
+from paceline.core.run import Run, RunRecords
 from paceline.core.subject import ServedLoad
 from paceline.report.export import Export
 from paceline.report.text import one_line
@@ -28,15 +30,17 @@ _Latencies = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def render(records: RunRecords) -> str:
-    """A summary for each served case, in the order of the run."""
+    """A summary for each served case and a log for each trained one, in the order of the run."""
     ordered = sorted(records.records, key=lambda record: record.case.index)
     parts = ["# In the style of MLPerf, by Paceline; neither a result nor a submission of MLPerf."]
     for record, label in zip(ordered, unique_labels([record.case for record in ordered]), strict=True):
-        if record.case.category == Category.SERVING and record.outcome is Outcome.OK:
+        if record.case.category == Category.TRAINING:
+            parts.append("\n".join(_training(records.run, record, one_line(label))))
+        elif record.case.category == Category.SERVING and record.outcome is Outcome.OK:
             parts.append("\n".join(_serving(record, one_line(label))))
     if len(parts) == 1:
-        message = f"run '{records.run.id}' has no served model that answered, which LoadGen's summary is for"
-        raise InputError("nothing-served", message, value=records.run.id)
+        message = f"run '{records.run.id}' has neither training nor serving, which MLPerf's formats are for"
+        raise InputError("no-training-or-serving", message, value=records.run.id)
     return "\n\n".join(parts) + "\n"
 
 
@@ -127,4 +131,37 @@ def _nanoseconds(before: str, seconds: float) -> list[str]:
     return [f"{before}{round(seconds * 1e9)}"] if math.isfinite(seconds) else []
 
 
-EXPORT = Export("mlperf", "serving in the style of MLPerf: LoadGen's summary", render, order=60)
+def _training(run: Run, record: Record, label: str) -> Iterator[str]:
+    from paceline.analysis.trend.series import machine
+
+    subject = record.subject
+    start, end = record.started_at, record.started_at + timedelta(seconds=record.seconds)
+
+    def line(key: str, value: Any, event: str = "POINT_IN_TIME", at: Any = start, **metadata: Any) -> str:
+        entry = {
+            "namespace": "",
+            "time_ms": round(at.timestamp() * 1000),
+            "event_type": event,
+            "key": key,
+            "value": value,
+            "metadata": {"file": "paceline", "lineno": 0, "case": label, **metadata},
+        }
+        return f":::MLLOG {json.dumps(entry, default=str)}"
+
+    yield line("submission_benchmark", subject.model or record.case.benchmark)
+    yield line("submission_platform", machine(run.environment, record.case.target))
+    settings = {"global_batch_size": subject.batch, "seed": subject.seed, "precision": subject.precision}
+    yield from (line(key, value) for key, value in settings.items() if value is not None)
+    yield line("run_start", None, "INTERVAL_START", includes="start-up and warm-up")
+    whole = [m for m in record.measurements if not m.scope and not m.at and math.isfinite(m.value)]
+    if whole:
+        stats, units = {m.metric.name: m.value for m in whole}, {m.metric.name: m.metric.unit for m in whole}
+        steps = record.measurement("step_time")
+        yield line("tracked_stats", stats, at=end, step=steps.summary.count if steps else None, units=units)
+    status = "success" if record.outcome is Outcome.OK else "aborted"
+    yield line("run_stop", None, "INTERVAL_END", at=end, status=status)
+
+
+EXPORT = Export(
+    "mlperf", "in the style of MLPerf: LoadGen's summary of serving, MLLOG lines of training", render, order=60
+)

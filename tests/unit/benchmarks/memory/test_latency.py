@@ -13,7 +13,7 @@ from paceline.core.errors import SilentCorruption, Unsupported
 
 
 def new_chain(size: int = 65536, seed: int = 1) -> Chain:
-    return Chain(size, 64, seed)
+    return Chain(size, 64, seed, huge_pages=False)
 
 
 def links(chain: Chain) -> np.ndarray:

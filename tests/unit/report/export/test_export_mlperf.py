@@ -1,7 +1,9 @@
-"""Serving as LoadGen's summary."""
+"""Serving as LoadGen's summary, training as lines of its log."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from typing import Any
 
@@ -13,10 +15,18 @@ from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import ServedLoad, Subject
 from paceline.report.export import mlperf
-from support.records import case, literal_run, run_of
+from support.records import STARTED, case, literal_run, run_of, sample_run
 from support.records import record as record_of
 from support.refused import refused
 from support.serving_records import rates_run
+
+
+def trained() -> RunRecords:
+    run = sample_run()
+    for record in run.records:
+        if record.case.benchmark == "train":
+            record.case = record.case.model_copy(update={"category": "training"})
+    return run
 
 
 def summaries(text: str) -> list[dict[str, str]]:
@@ -87,6 +97,33 @@ def test_requests_without_an_answer_push_the_tail_beyond_what_is_written() -> No
     first = summaries(mlperf.render(run))[0]
     assert "95.00 percentile latency (ns)" in first
     assert "97.00 percentile latency (ns)" not in first
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines() if line.startswith(":::MLLOG ")]
+
+
+def test_training_is_a_log() -> None:
+    told = lines(mlperf.render(trained()))
+    assert all(set(line) == {"namespace", "time_ms", "event_type", "key", "value", "metadata"} for line in told)
+    assert {line["event_type"] for line in told} == {"POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"}
+    first = [line for line in told if line["metadata"]["case"] == "train gpt2-small bf16"]
+    by_key = {line["key"]: line for line in first}
+    assert by_key["submission_benchmark"]["value"] == "gpt2-small"
+    assert by_key["global_batch_size"]["value"] == 32
+    assert by_key["tracked_stats"]["value"]["throughput"] == pytest.approx(270, rel=0.05)
+    assert by_key["tracked_stats"]["metadata"]["units"]["throughput"] == "sequences/s"
+    assert by_key["run_stop"]["time_ms"] - by_key["run_start"]["time_ms"] == 21400
+    assert by_key["run_stop"]["metadata"]["status"] == "success"
+    failed = [line for line in told if "mixtral" in line["metadata"]["case"] and line["key"] == "run_stop"]
+    assert failed[0]["metadata"]["status"] == "aborted"
+
+
+def test_it_says_that_it_is_no_submission_and_lacks_what_one_needs() -> None:
+    text = mlperf.render(trained())
+    assert text.startswith("# In the style of MLPerf")
+    assert "neither a result nor a submission" in text
+    assert not re.search("submission_org|submission_division|submission_status|eval_accuracy", text)
 
 
 def sampled(name: str, unit: str, samples: list[float], **more: Any) -> Measurement:
@@ -258,15 +295,49 @@ def test_cases_come_in_the_order_of_the_run_and_failed_servers_not_at_all() -> N
     assert re.findall("SUT name : (.*)", text) == ["serve x0", "serve x1"]
 
 
-def test_it_says_that_it_is_no_submission_and_lacks_what_one_needs() -> None:
-    text = mlperf.render(run_of([served(ServedLoad(loop="burst"))]))
-    assert text.startswith("# In the style of MLPerf")
-    assert "neither a result nor a submission" in text
-    assert not re.search("submission_org|submission_division|submission_status|eval_accuracy", text)
+def test_the_lines_of_a_training_by_their_fields() -> None:
+    measured = [
+        sampled("step_time", "s", [0.1, 0.2, 0.3]),
+        sampled("step_time", "s", [0.5, 0.5], scope="rank 0"),
+        sampled("throughput", "images/s", [7.0], at={"size": 8}),
+        sampled("loss", "", [math.nan]),
+    ]
+    one = record_of(case(1, "train", "y", category="training"), measured, subject=Subject(model="m", batch=0, seed=0))
+    start = round(STARTED.timestamp() * 1000) + 30_000
+    entries = lines(mlperf.render(run_of([one])))
+    assert {entry["metadata"]["lineno"] for entry in entries} == {0}
+    assert [(entry["key"], entry["value"], entry["time_ms"] - start) for entry in entries] == [
+        ("submission_benchmark", "m", 0),
+        ("submission_platform", "2 x NVIDIA H200 with AMD EPYC 9654 96-Core Processor", 0),
+        ("global_batch_size", 0, 0),
+        ("seed", 0, 0),
+        ("run_start", None, 0),
+        ("tracked_stats", {"step_time": 0.2}, 21_400),
+        ("run_stop", None, 21_400),
+    ]
+    assert entries[5]["metadata"]["step"] == 3
+    assert entries[5]["metadata"]["units"] == {"step_time": "s"}
 
 
-def test_a_run_without_a_served_model_is_refused() -> None:
-    with refused("nothing-served"):
+def test_a_training_that_measured_nothing_has_no_stats() -> None:
+    bare = record_of(case(1, "train", "y", category="training"), [], subject=Subject(), outcome=Outcome.FAILED)
+    entries = lines(mlperf.render(run_of([bare])))
+    assert [entry["key"] for entry in entries] == [
+        "submission_benchmark",
+        "submission_platform",
+        "run_start",
+        "run_stop",
+    ]
+    assert entries[0]["value"] == "train"
+    assert lines(mlperf.render(run_of([trained_without_steps()])))[-2]["metadata"]["step"] is None
+
+
+def trained_without_steps() -> Record:
+    return record_of(case(1, "train", "y", category="training"), [sampled("loss", "", [2.0])], subject=Subject())
+
+
+def test_a_run_without_either_is_refused() -> None:
+    with refused("no-training-or-serving"):
         mlperf.render(literal_run())
 
 
