@@ -50,18 +50,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "rdma": {"peer": "remote_host"},
     "tcp": {"hosts": "endpoints", "peer": "remote_host"},
 }
-# Settings that a parameter no longer has, with the values that mean what happens now.
-_GONE: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {"serve": {"load": {"network_by": (None, "client")}}}
 
 
 def current_names(benchmark: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a benchmark's parameters under the names that these have now."""
     renamed = RENAMED.get(benchmark, {})
-    current = {renamed.get(name, name): value for name, value in values.items()}
-    for name, gone in _GONE.get(benchmark, {}).items():
-        if isinstance(settings := current.get(name), Mapping):
-            current[name] = {key: value for key, value in settings.items() if value not in gone.get(key, ())}
-    return current
+    return {renamed.get(name, name): value for name, value in values.items()}
 
 
 Origin = Literal["local", "network"]
@@ -98,7 +92,7 @@ class Case(BaseModel):
     @model_validator(mode="after")
     def _has_current_names(self) -> Self:
         """A case of an earlier version is the same work as one of this version."""
-        if self.benchmark in RENAMED or self.benchmark in _GONE:
+        if self.benchmark in RENAMED:
             current = current_names(self.benchmark, self.parameters)
             self.parameters.clear()  # in its place, since the case is frozen
             self.parameters.update(current)

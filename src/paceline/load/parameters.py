@@ -163,6 +163,14 @@ class LoadParameters(Parameters):
     """Which client sends: c, several times as fast; python, which can do everything; auto (unset): c where it can send
     such requests (plain HTTP, whole answers) and there is a C compiler, otherwise python"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_earlier_records(cls, values: Any) -> Any:
+        """Served cases of 0.1.0 say who emulates a network, which is now always the client."""
+        if isinstance(values, dict) and values.get("network_by", "") in (None, "client"):
+            return {name: value for name, value in values.items() if name != "network_by"}
+        return values
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         kind = KINDS[self.arrival]
