@@ -39,7 +39,8 @@ def fp8_ratios(wanted: Wanted) -> Iterator[Ratio]:
     on_gpu = device.kind.is_accelerator
     for hidden, shape in (ON_A_GPU if on_gpu else ON_A_CPU).items():
         pace_name, loss_name = f"fp8 / bf16, hidden {hidden}", f"loss apart, hidden {hidden}"
-        if not wanted(pace_name) and not wanted(loss_name):
+        is_compared, is_timed = wanted(loss_name), wanted(pace_name) and on_gpu
+        if not (is_compared or is_timed):
             continue
         sizes: dict[str, Any] = dict(shape)
         batch, layers = sizes.pop("batch", BATCH), sizes.pop("layers")
@@ -49,16 +50,11 @@ def fp8_ratios(wanted: Wanted) -> Iterator[Ratio]:
             click.echo(f"hidden {hidden}, {layers} layers, batch {batch}: training in {kind}", err=True)
             layout = f"gpt2/nl{layers}_{kind}_1x1x1_mb{batch}_gb{batch}_1n1g"
             trained[kind] = _Trained(ParallelParameters(case=layout, hidden=hidden, **sizes), device)
-            losses[kind] = trained[kind].train(STEPS if on_gpu else CPU_STEPS)
-        last = {kind: found[-1] for kind, found in losses.items()}
-        beside = ", ".join(
-            f"step {number}: {losses['fp8'][number - 1]:.4f} / {losses['bf16'][number - 1]:.4f}"
-            for number in READ
-            if number <= len(losses["fp8"])
-        )
-        distance = abs(last["fp8"] - last["bf16"]) / losses["bf16"][0]
-        yield Ratio(loss_name, distance, "< 0.02", distance < 0.02, f"of the first; {beside}")
-        if on_gpu:
+            steps = STEPS if on_gpu else CPU_STEPS
+            losses[kind] = trained[kind].train(steps if is_compared else 1)
+        if is_compared:
+            yield _losses(loss_name, losses)
+        if is_timed:
             for one in trained.values():
                 one.step = device.capture(one.step)
             turns = [[sustained(one.step, device) for one in trained.values()] for _ in range(TURNS)]
@@ -67,6 +63,16 @@ def fp8_ratios(wanted: Wanted) -> Iterator[Ratio]:
             yield Ratio(pace_name, pace, "> 1", pace > 1, f"{made_of} samples/s")
         del trained
         device.release_memory()
+
+
+def _losses(name: str, losses: dict[str, list[float]]) -> Ratio:
+    beside = ", ".join(
+        f"step {number}: {losses['fp8'][number - 1]:.4f} / {losses['bf16'][number - 1]:.4f}"
+        for number in READ
+        if number <= len(losses["fp8"])
+    )
+    distance = abs(losses["fp8"][-1] - losses["bf16"][-1]) / losses["bf16"][0]
+    return Ratio(name, distance, "< 0.02", distance < 0.02, f"of the first; {beside}")
 
 
 class _Trained:
