@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MEASURED_STEPS = 3
+PACED = 0.1  # seconds of steps one behind the other, for each of these
 LARGER = 4  # times the tiny batch
 NAMED = 3  # candidates among which a planted kind has to be
 LEAST_FOUND = 9
@@ -288,7 +289,8 @@ def found_in(plant: Plant, device: Device, ceilings: KnownCeilings | None = None
     bed = Bed(device)
     step = plant.make(bed)
     step()
-    seconds = median(device.seconds_of(step) for _ in range(MEASURED_STEPS))
+    count = max(1, round(PACED / max(device.seconds_of(step), 1e-6)))
+    seconds = median(device.seconds_of(lambda: [step() for _ in range(count)]) / count for _ in range(MEASURED_STEPS))
     session = StepSession(device, MeasuringParameters(), compiled=False, in_flight=2 if bed.on_gpu else 1)
     target = device.torch().type if not bed.on_gpu else str(device.torch())
     with tempfile.TemporaryDirectory() as folder:

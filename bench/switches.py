@@ -18,23 +18,25 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bench import planted
 from bench.idle import Prepared, prepared
-from paceline.analysis.explain import Candidate, candidates, traced_case
+from paceline.analysis.explain import MOST_GAIN, Candidate, candidates, traced_case
 from paceline.analysis.roofline import KnownCeilings, shown_by
 from paceline.core.benchmark import BENCHMARKS, Context, described
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.profile import Ceiling
+from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.stats import student_quantile
 from paceline.devices import Device, open_device
+from paceline.measure.loop import quiet_collector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,6 +71,8 @@ class Switched:
     low: float | None = None
     high: float | None = None
     agreement: str = ""  # whether it still computes the same, or why it was not measured
+    explained: float | None = None  # seconds of the step from which it was predicted
+    slow: float | None = None  # and of the same step beside the switched one
     at: str = ""
 
     @property
@@ -78,6 +82,8 @@ class Switched:
 
     @property
     def is_near(self) -> bool:
+        if self.predicted == MOST_GAIN and (self.measured or 0.0) > MOST_GAIN:
+            return True  # no more than that is predicted
         return self.apart is not None and 1.0 / (1.0 + NEAR) <= self.apart <= 1.0 + NEAR
 
     @property
@@ -95,7 +101,12 @@ class Switched:
         near = "near" if self.is_near_in_time else "near as a factor" if self.is_near else "apart"
         ratio = f"{self.apart:5.2f} {near}" if self.apart is not None else "not predicted"
         figures = f"predicted {_times(self.predicted)}  measured {_times(self.measured)} {interval}"
-        return f"{start} {figures}  {ratio}; {self.agreement}"
+        steps = f"; a step of {_shown(self.explained)} explained, {_shown(self.slow)} measured"
+        return f"{start} {figures}  {ratio}; {self.agreement}{steps}"
+
+
+def _shown(seconds: float | None) -> str:
+    return "unknown" if seconds is None else show_duration(seconds)
 
 
 def _times(value: float | None) -> str:
@@ -126,16 +137,19 @@ class Side:
         return device.seconds_of(several) / count / self.samples
 
 
-def gain_of(slow: Side, fast: Side, device: Device, turn: float) -> tuple[float, float, float]:
+def measured(row: Switched, slow: Side, fast: Side, device: Device, turn: float) -> Switched:
     """How many times as fast, with its 95 % interval; the order changes from round to round."""
-    logs = []
-    for number in range(ROUNDS):
-        first, second = (slow, fast) if number % 2 else (fast, slow)
-        paces = {id(one): one.pace(device, turn) for one in (first, second)}
-        logs.append(math.log(paces[id(slow)] / paces[id(fast)]))
+    logs, steps = [], []
+    with quiet_collector():  # as steps are measured otherwise
+        for number in range(ROUNDS):
+            first, second = (slow, fast) if number % 2 else (fast, slow)
+            paces = {id(one): one.pace(device, turn) for one in (first, second)}
+            logs.append(math.log(paces[id(slow)] / paces[id(fast)]))
+            steps.append(paces[id(slow)] * slow.samples)
     middle = fmean(logs)
     reach = student_quantile(0.975, ROUNDS - 1) * stdev(logs) / math.sqrt(ROUNDS)
-    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+    low, high = math.exp(middle - reach), math.exp(middle + reach)
+    return replace(row, measured=math.exp(middle), low=low, high=high, slow=median(steps))
 
 
 @dataclass
@@ -210,9 +224,9 @@ def mend(plant: planted.Plant, device: Device, turn: float, book: Book, ceilings
         agreement = (
             f"loss apart by {_apart(loss, other_loss):.2%}, a gradient's norm by {_apart(gradient, other_gradient):.2%}"
         )
-    gain, low, high = gain_of(Side(slow), Side(fast, plant.grown), device, turn)
-    name = f"planted {plant.kind}"
-    book.add(Switched(name, plant.expected, book.target, device.name, predicted, gain, low, high, agreement))
+    name, explained = f"planted {plant.kind}", found[0].step if found else None
+    row = Switched(name, plant.expected, book.target, device.name, predicted, agreement=agreement, explained=explained)
+    book.add(measured(row, Side(slow), Side(fast, plant.grown), device, turn))
     return True
 
 
@@ -235,7 +249,7 @@ def switch_all(start: dict[str, Any], device: Device, turn: float, book: Book, c
         if not book.has(name, one.setting):
             torch._dynamo.reset()
             _release(device)
-            row = Switched(name, one.setting, book.target, device.name, one.gain)
+            row = Switched(name, one.setting, book.target, device.name, one.gain, explained=one.step)
             try:
                 changed = _case(start | dict([one.setting.split("=", 1)]), book.target)
                 row = _switched(row, base, changed, device, turn)
@@ -286,8 +300,7 @@ def _switched(row: Switched, base: Case, changed: Case, device: Device, turn: fl
     with ExitStack() as stack:
         slow, fast = (stack.enter_context(prepared(case)) for case in (base, changed))
         agreement = _agreement(slow.first, fast.first, base, changed)
-        gain, low, high = gain_of(_side(slow), _side(fast), device, turn)
-    return replace(row, measured=gain, low=low, high=high, agreement=agreement)
+        return measured(replace(row, agreement=agreement), _side(slow), _side(fast), device, turn)
 
 
 def _side(made: Prepared) -> Side:

@@ -211,6 +211,7 @@ ALIGNED = {"fp8": 16, "int8": 16}  # sizes that tensor cores take whole; 8 for t
 PADDED = 64
 LARGE = 64  # smaller sizes are not worth padding
 FEW_ROWS = 32  # of a product without known ceilings: below, reading the weights takes the time
+MOST_GAIN = 10.0  # times as fast: a larger gain is not predicted more closely
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,8 @@ class Candidate:
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast it should be; never more than tenfold, because something else is then the bound."""
-        return None if self.saved is None else self.step / max(self.step - self.saved, 0.1 * self.step)
+        """How many times as fast it should be, or at least this many times: little else of a step is known so well."""
+        return None if self.saved is None else self.step / max(self.step - self.saved, self.step / MOST_GAIN)
 
 
 def candidates(case: Traced) -> list[Candidate]:
@@ -248,7 +249,8 @@ def _signs(case: Traced) -> Iterator[Candidate]:
         if sign.kind == "synchronisation":
             on_device = case.spent.on_device
             why = f"{count} a step: the host waits {time}, and the device then for the host"
-            why = why if on_device else f"{count} a step; on a CPU it costs little, on a GPU the host waits there"
+            at_most = f"{why}, which at most saves what it idles"
+            why = at_most if on_device else f"{count} a step; on a CPU it costs little, on a GPU the host waits there"
             saved = case.idle if on_device else sign.seconds
             yield Candidate("remove the synchronisation with the host", why, saved, case.step, where=sign.where)
         elif sign.kind == "host-copy" and (share >= SEEN or sign.bytes >= LARGE_COPY):
@@ -284,11 +286,14 @@ def _channels_last(case: Traced, sign: Sign) -> Candidate:
 def _unaligned(case: Traced) -> Iterator[Candidate]:
     """Products with an odd size, against the rate of those without one; a ceiling where there are none."""
     products = [one for one in case.details.operations if one.is_product]
+    known = {size for one in products for size in _odd_sizes(one)}
     odd: dict[int, list[Operation]] = defaultdict(list)
     for one in products:
-        if sizes := _odd_sizes(one):
-            odd[max(sizes)].append(one)
-    even = [one for one in products if not _odd_sizes(one)]
+        count, rows, *_ = one.sizes[0]
+        # Of a gradient the rows are the columns of a weight; other rows, a batch, leave nothing empty.
+        sizes = [*_odd_sizes(one), *(size for size in (rows,) if count == 1 and size in known)]
+        odd[max(sizes, default=0)].append(one)
+    even = odd.pop(0, [])
     for size, mine in odd.items():
         seconds = sum(one.seconds for one in mine)
         if seconds < SEEN * case.spent.step_seconds:
@@ -299,8 +304,8 @@ def _unaligned(case: Traced) -> Iterator[Candidate]:
         rate = rate or (roof.value if roof else None)
         padded = -(-size // PADDED) * PADDED
         flops = sum(one.flops or 0.0 for one in mine) * padded / size
-        saved = max(0.0, seconds - flops / rate) if rate else None
         why = f"products with a size of {size:,} take {show_duration(seconds)} a step, and units work on multiples of 8"
+        saved, why = _host_allows(case, max(0.0, seconds - flops / rate), why) if rate else (None, why)
         yield Candidate(f"pad the size {size:,} to {padded:,}", why, saved, case.step, where=mine[0].where)
 
 
@@ -320,8 +325,9 @@ def _wide_products(case: Traced) -> Iterator[Candidate]:
     if seconds < SEEN * case.spent.step_seconds:
         return
     slow, fast = case.compute("fp32"), case.compute()
-    saved = seconds * max(0.0, 1.0 - slow.value / fast.value) if slow and fast else None
     why = f"products in fp32 take {show_duration(seconds)} of a step that computes in {case.format}"
+    saved = seconds * max(0.0, 1.0 - slow.value / fast.value) if slow and fast else None
+    saved, why = (None, why) if saved is None else _host_allows(case, saved, why)
     where = ", ".join(dict.fromkeys(one.where for one in wide[:3] if one.where))
     yield Candidate(f"compute the products left in fp32 in {case.format}", why, saved, case.step, where=where)
 
@@ -333,6 +339,9 @@ def _settings(case: Traced) -> Iterator[Candidate]:
         if name == "compile":
             why = "chains of operators that touch each number once become one pass, with fewer launches"
             saved = details.fusible_seconds + idle * details.fusible_calls
+            if layout := next((sign for sign in details.signs if sign.kind == "layout" and spent.on_device), None):
+                saved += layout.seconds
+                why += "; images are laid out as NHWC"
             yield Candidate("compile", why, saved, case.step, setting)
         elif name == "graph":
             yield Candidate("replay the step as a CUDA graph", "launches leave gaps", idle, case.step, setting)
@@ -355,11 +364,17 @@ def _precision(case: Traced, value: str, setting: str) -> Candidate:
     if new == "fp8":
         why = "matrix products run faster, less what it takes to scale and convert their inputs; all else stays"
         return Candidate(f"compute in {value}", why, _saved_by_fp8(case, faster), case.step, setting)
-    saved, why = case.of("compute") * faster + case.of("memory") * fewer, "products run faster, and fewer bytes move"
-    if case.step - saved < case.host_bound:
-        saved = case.step - case.host_bound
-        why += f"; then the host is the bound, which takes {show_duration(case.host_bound)} to issue a step"
+    saved = case.of("compute") * faster + case.of("memory") * fewer
+    saved, why = _host_allows(case, saved, "products run faster, and fewer bytes move")
     return Candidate(f"compute in {value}", why, saved, case.step, setting)
+
+
+def _host_allows(case: Traced, saved: float, why: str) -> tuple[float, str]:
+    """What is saved where as many operators have to be issued as before, and why."""
+    if case.step - saved >= case.host_bound:
+        return saved, why
+    why += f"; then the host is the bound, which takes {show_duration(case.host_bound)} to issue a step"
+    return case.step - case.host_bound, why
 
 
 def _saved_by_fp8(case: Traced, faster: float) -> float | None:

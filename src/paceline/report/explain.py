@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.analysis.explain import BoundOperation, BudgetPart, Candidate, Traced
+from paceline.analysis.explain import MOST_GAIN, BoundOperation, BudgetPart, Candidate, Traced
 from paceline.core.quantity import show_count
 from paceline.core.stats import Interval
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
@@ -77,7 +77,9 @@ def _lines(number: int, one: Candidate) -> list[str]:
 
 
 def _gain(gain: float | None) -> str:
-    return "gain not known" if gain is None else f"{ratio(gain)} times as fast"
+    if gain is None:
+        return "gain not known"
+    return f"{ratio(gain)} times as fast{' or more' if gain >= MOST_GAIN else ''}"
 
 
 def tried(trials: Sequence[tuple[Candidate, Trial]]) -> Document:

@@ -204,6 +204,17 @@ def test_an_odd_size_would_run_at_the_rate_of_the_even_ones() -> None:
     assert found.where == "model.py:7 (forward)"
 
 
+def test_the_gradient_of_an_odd_weight_is_as_odd() -> None:
+    forward, gradient = product(1024, 50257, 4096, 0.02), product(50257, 4096, 1024, 0.02)
+    even, batch = product(1024, 4096, 4096, 0.001), product(1001, 4096, 4096, 0.001)
+    (found,) = candidates(on_gpu(StepDetails(operations=(forward, gradient, even, batch))))
+    rate = ((even.flops or 0.0) + (batch.flops or 0.0)) / 0.002
+    assert found.saved == pytest.approx(0.04 - 2 * (forward.flops or 0.0) * 50304 / 50257 / rate)
+    (bound,) = candidates(on_gpu(StepDetails(operations=(forward, gradient, even)), issue_seconds=0.09))
+    assert bound.saved == pytest.approx(0.1 - 0.09)
+    assert "then the host is the bound" in bound.reason
+
+
 def test_8_bit_products_want_multiples_of_16() -> None:
     eight = product(1024, 4104, 4096, 0.02, format="fp8")
     assert "pad the size 4,104 to 4,160" in by_name(on_gpu(StepDetails(operations=(eight,)), precision="fp8_hybrid"))

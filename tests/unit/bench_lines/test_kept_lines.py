@@ -55,9 +55,12 @@ def test_a_gain_is_that_of_each_sample_and_has_an_interval() -> None:
     noise = iter([0.99, 1.01] * 10_000)
     slow = switches.Side(lambda: clock.advance(0.4 * next(noise)))
     fast = switches.Side(lambda: clock.advance(0.8), samples=4)
-    gain, low, high = switches.gain_of(slow, fast, ScriptedDevice(clock), turn=4.0)
-    assert gain == pytest.approx(2.0, rel=1e-2)
-    assert low < gain < high < 1.1 * low
+    row = switches.Switched("case", "batch_size=4", "cpu", "a CPU", 2.0)
+    found = switches.measured(row, slow, fast, ScriptedDevice(clock), turn=4.0)
+    assert found.measured == pytest.approx(2.0, rel=1e-2)
+    assert found.low is not None and found.high is not None
+    assert found.low < found.measured < found.high < 1.1 * found.low
+    assert found.slow == pytest.approx(0.4, rel=1e-2)  # of a step, not of a sample
 
 
 def test_a_gain_of_nothing_is_near_as_a_factor_only() -> None:
@@ -67,6 +70,7 @@ def test_a_gain_of_nothing_is_near_as_a_factor_only() -> None:
     assert [switched(1.1, 1.05).is_near, switched(1.1, 1.05).is_near_in_time] == [True, False]
     assert [switched(2.2, 2.0).is_near, switched(2.2, 2.0).is_near_in_time] == [True, True]
     assert not switched(3.0, 2.0).is_near
+    assert [switched(10.0, 400.0).is_near_in_time, switched(10.0, 4.0).is_near] == [True, False]
 
 
 def test_a_book_knows_what_was_done_on_the_same_target(tmp_path: Path) -> None:

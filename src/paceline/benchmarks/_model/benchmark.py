@@ -104,7 +104,12 @@ def _alternatives(
         "channels_last=on": not facts.get("channels_last"),
         "frozen=on": facts.get("frozen") is False,  # only what is compiled says it
         "precision=bf16": on_gpu and parameters.precision in ("fp32", "tf32"),
-        "precision=fp8_hybrid": on_gpu and parameters.precision in ("fp16", "bf16") and spec is not None and spec.fp8,
+        # As it is written, scaling and converting each input takes longer than its product saves.
+        "precision=fp8_hybrid": on_gpu
+        and parameters.precision in ("fp16", "bf16")
+        and spec is not None
+        and spec.fp8
+        and bool(facts.get("compiled")),
     }
     size, memory = facts.get("batch_size"), record.measurement("peak_device_memory")
     total = next((gpu.memory_total for gpu in environment.gpus if gpu.memory_total), None)
