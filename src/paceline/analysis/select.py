@@ -1,11 +1,10 @@
 """Which benchmarks to run on which nodes, from what earlier checks found.
 
-Runs of a suite become one row for each check. From these is learned how likely each node is defective now, and which
-benchmarks would show it. A node becomes defective at a rate that depends on its age, its earlier defects and the events
-in its logs: a proportional hazard in discrete time, from check to check. What a check did not look at goes on counting
-as exposure. Which benchmarks show a defect is learned from those that were found: each stands for a kind of defect,
-shown by the benchmarks that accused the node then. Both have a weak prior, which is all there is as long as nothing was
-found. The plan is then what finds the most defects in the time there is.
+Runs of a suite become one row for each check. Three things are learned from these: at which rate each node becomes
+defective, which kinds of defects there are with the benchmarks that show each, and how often an event in the logs goes
+before one. Each has a weak prior, which is all there is as long as nothing was found. By them each node is followed
+through its history by Bayes' rule: days in which nothing was looked at and events make a defect more likely, checks
+less. The plan is then what is worth most in the time there is.
 """
 
 from __future__ import annotations
@@ -200,19 +199,17 @@ def history_of(
 
 
 PRIOR_DAYS = 365.0  # between defects of a node, where none was ever found
-HALF_LIFE = 120.0  # days after which something counts half
+HALF_LIFE, RATE_HALF_LIFE = 120.0, 240.0  # days after which a defect counts half: its kind, that there was one
 RELAPSE = 14.0  # days during which a repair that did not help shows
-YOUNG = 30.0  # days
-FRESH = 10.0  # days in which an event says most
+IN_VAIN = 0.1  # of the repairs do not help
+FRESH = 10.0  # days before a defect is found in which an event counts as its own
 LASTS = 60.0  # days that a defect stays unseen before a job runs into it
-HIT, MISS = 0.95, 0.03  # that a benchmark shows a defect like one that it showed, or did not show
+HIT, MISS = 0.95, 0.03  # to begin with, that a benchmark shows the kind that goes with it, or one that does not
 UNSEEN = 2.0  # defects of kinds that only one benchmark shows, which are assumed on top of those found
-SMOOTHING = 2.0  # defects that the prior of an overlap weighs as much as
-MOST_KINDS = 256
-MOST_CHECKS = 60  # of a node, the latest: before them it counts as never checked
-COVARIATES = ("age", "being new", "earlier defects", "a recent defect", "recent events", "earlier events")
-_PRIOR_MEAN = np.array([-math.log(PRIOR_DAYS), 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
-_PRIOR_SD = np.array([1.5, 0.5, 0.5, 0.5, 1.0, 1.5, 0.7])
+SMOOTHING = 0.2  # defects that the usual figures weigh as much as, when benchmarks of a kind are judged
+ALIKE = 5.0  # the same for events before defects of a kind
+ROUNDS = 30  # of expectation and maximisation
+SHAPES = (0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0)  # of the distribution of rates; 1 is exponential
 
 
 @dataclass(frozen=True)
@@ -221,6 +218,14 @@ class Kinds:
 
     share: Floats  # sums to 1
     shown: Floats  # probability by kind and benchmark
+    warns: Floats  # the part of each that is in the logs soon after it began
+    noise: float  # events a day of a healthy node
+
+    def chance(self, ran: Mask, found: Mask) -> Floats:
+        """The probability by check and kind of what its benchmarks showed."""
+        logs = found @ np.log(self.shown).T + (ran & ~found) @ np.log1p(-self.shown).T
+        likely: Floats = np.exp(logs)
+        return likely
 
     def missed(self, ran: Mask) -> Floats:
         """The probability by check and kind that none of its benchmarks shows it."""
@@ -229,36 +234,57 @@ class Kinds:
 
 
 def learn_kinds(history: CheckHistory) -> Kinds:
-    """From every defect that was found; what was not run then is judged by how benchmarks overlap."""
+    """A mixture of as many kinds as there are benchmarks, by expectation and maximisation, from all defective nodes on
+    which something was run. What was not run says nothing; each kind begins as what goes with one benchmark.
+    """
     checks, width = history.checks, len(history.benchmarks)
-    rows = np.flatnonzero(checks.found.any(axis=1))
-    weight = 0.5 ** ((history.now - checks.day[rows]) / HALF_LIFE)
-    found, ran = checks.found[rows].astype(np.float64), checks.ran[rows].astype(np.float64)
-    alone = np.full((width, width), MISS) + (HIT - MISS) * np.eye(width)
-    if not rows.size:
-        return Kinds(np.full(width, 1 / width), alone)
-    # How often b shows what a showed, where both ran; with few of them, how often b shows anything.
-    usual = (weight @ found + 0.5) / (weight @ ran + 0.5 * width)
-    overlap = ((found.T * weight) @ found + SMOOTHING * usual) / ((found.T * weight) @ ran + SMOOTHING)
-    guessed = found @ overlap / found.sum(axis=1, keepdims=True)
-    shown = np.where(found > 0, HIT, np.where(ran > 0, MISS, np.minimum(guessed, HIT)))
-    _, first, place = np.unique(np.hstack([found, ran]), axis=0, return_index=True, return_inverse=True)
-    share = np.bincount(place.ravel(), weight)
-    kept = np.argsort(-share, kind="stable")[:MOST_KINDS]
-    share = np.concatenate([share[kept], np.full(width, UNSEEN / width)])
-    return Kinds(share / share.sum(), np.vstack([shown[first[kept]], alone]))
+    warned, noise = _warned(history)
+    rows = np.flatnonzero(checks.is_defect & checks.ran.any(axis=1))
+    # A few defects that only one benchmark shows are assumed on top, so that nothing is ruled out.
+    weight = np.concatenate([0.5 ** ((history.now - checks.day[rows]) / HALF_LIFE), np.full(width, UNSEEN / width)])
+    ran = np.vstack([checks.ran[rows], np.ones((width, width), dtype=bool)])
+    found = np.vstack([checks.found[rows], np.eye(width, dtype=bool)])
+    yes, could = found.astype(np.float64), ran.astype(np.float64)
+    usual = (weight @ yes + 0.5 / width) / (weight @ could + 0.5)
+    overlap = ((yes.T * weight) @ yes + SMOOTHING * usual) / ((yes.T * weight) @ could + SMOOTHING)
+    np.fill_diagonal(overlap, HIT)
+    kinds = Kinds(np.full(width, 1 / width), np.clip(overlap, MISS, HIT), np.zeros(width), noise)
+    for _ in range(ROUNDS):
+        belongs = kinds.share * kinds.chance(ran, found)
+        belongs *= (weight / belongs.sum(axis=1))[:, None]
+        share = belongs.sum(axis=0) + 0.01
+        shown = (belongs.T @ yes + SMOOTHING * usual) / (belongs.T @ could + SMOOTHING)
+        kinds = replace(kinds, share=share / share.sum(), shown=np.clip(shown, 1e-3, 0.98))
+    belongs = belongs[: rows.size]
+    mean = (belongs.sum(axis=1) @ warned[rows] + 0.5) / (belongs.sum() + 2.0)
+    warns = (belongs.T @ warned[rows] + ALIKE * mean) / (belongs.sum(axis=0) + ALIKE)
+    by_chance = -math.expm1(-noise * FRESH)
+    return replace(kinds, warns=np.clip((warns - by_chance) / (1.0 - by_chance), 0.01, 0.95))
+
+
+def _warned(history: CheckHistory) -> tuple[Mask, float]:
+    """Whether an event went before each check, and how many a day there are where no defect follows."""
+    checks = history.checks
+    key = np.sort(history.event_node + history.event_day / 1e6)
+    begin = np.searchsorted(key, checks.node + np.maximum(0.0, checks.day - FRESH) / 1e6)
+    before = np.searchsorted(key, checks.node + checks.day / 1e6) - begin
+    bad = checks.is_defect
+    days = float(np.maximum(0.0, history.now - history.first_seen).sum()) - FRESH * float(bad.sum())
+    others = max(0, history.event_day.size - int(before[bad].sum()))
+    return before > 0, (others + 1.0) / (max(0.0, days) + PRIOR_DAYS)
 
 
 @dataclass(frozen=True)
 class FleetModel:
-    """What was learned of a fleet."""
+    """What was learned of a fleet, and what that says of each node now."""
 
     history: CheckHistory
     kinds: Kinds
-    coefficients: Floats  # of the logarithm of the rate: a constant, then COVARIATES
-    covariates: Floats  # of each node, now
-    rate: Floats  # defects a day of each node, now
-    mass: Floats  # by node and kind: the probability that it has such a defect now
+    rate: Floats  # defects a day of each node
+    at: Floats  # the day up to which each node is followed
+    mass: Floats  # by node and kind: the probability that it has such a defect then
+    pool: Floats  # by node and kind: the probability that a repair did not help, and it does not show yet
+    place: Places  # of each node in the checks of the history
 
     @property
     def probability(self) -> Floats:
@@ -272,8 +298,64 @@ class FleetModel:
         kept = np.array([place for place, name in enumerate(history.nodes) if name in names], dtype=np.intp)
         nodes = tuple(history.nodes[place] for place in kept)
         some = replace(history, nodes=nodes, possible=history.possible[kept], first_seen=history.first_seen[kept])
-        covariates, rate, mass = self.covariates[kept], self.rate[kept], self.mass[kept]
-        return replace(self, history=some, covariates=covariates, rate=rate, mass=mass)
+        names_of = ("rate", "at", "mass", "pool", "place")
+        return replace(self, history=some, **{name: getattr(self, name)[kept] for name in names_of})
+
+    @property
+    def urgency(self) -> Floats:
+        """By node and kind, what it is worth to look now and not later.
+
+        The probability `m` of a defect tends to `most` as days go by. Checks of `c` minutes that are made whenever it
+        has grown to `m` find most in all when each gains, per minute, over what waiting would still have added, the
+        same: `(m - T m') / c`, with `T` the days that it takes to grow so far. Where something else than time made it
+        likely, such as an event, all of it counts.
+        """
+        most = self.rate[:, None] * self.kinds.share * LASTS
+        part = self.mass / np.maximum(most, 1e-300)
+        left = np.maximum(1e-12, 1.0 - part)
+        worth: Floats = np.where(part < 1.0, most * (part + left * np.log(left)), self.mass)
+        return worth
+
+    def follow(self, history: CheckHistory) -> FleetModel:
+        """Each node up to `history.now` by Bayes' rule; the history has only what was not taken in before."""
+        checks, kinds = history.checks, self.kinds
+        node = np.concatenate([checks.node, history.event_node])
+        day = np.concatenate([checks.day, history.event_day])
+        order = np.lexsort((day, node))
+        node, day = node[order], day[order]
+        place = np.arange(node.size) - np.searchsorted(node, node)  # of each among those of its node
+        at, mass, pool = self.at.copy(), self.mass.copy(), self.pool.copy()
+        is_bad = checks.is_defect
+        for turn in range(int(place.max(initial=-1)) + 1):
+            rows = np.flatnonzero(place == turn)
+            self._pass(node[rows], day[rows], at, mass, pool)
+            is_check = order[rows] < checks.node.size
+            some, which = node[rows][is_check], order[rows][is_check]
+            healthy, bad = 1.0 - mass[some].sum(axis=1), is_bad[which]
+            likely = (mass[some] + 1e-9 * kinds.share) * kinds.chance(checks.ran[which], checks.found[which])
+            pool[some[bad]] = IN_VAIN * likely[bad] / np.maximum(1e-300, likely[bad].sum(axis=1))[:, None]
+            mass[some] = np.where(bad[:, None], 0.0, likely / (healthy + likely.sum(axis=1))[:, None])
+            warned = node[rows][~is_check]
+            begun = (self.rate[warned][:, None] * kinds.share + pool[warned] / RELAPSE) * kinds.warns
+            healthy = 1.0 - mass[warned].sum(axis=1)
+            likely = mass[warned] * kinds.noise + begun
+            mass[warned] = likely / (healthy * kinds.noise + likely.sum(axis=1))[:, None]
+        self._pass(np.arange(at.size), np.full(at.size, history.now), at, mass, pool)
+        now = replace(self.history, now=history.now)
+        return replace(self, history=now, at=at, mass=mass, pool=pool)
+
+    def _pass(self, node: Places, until: Floats, at: Floats, mass: Floats, pool: Floats) -> None:
+        """Time goes by: defects begin in healthy nodes, and others end, as jobs run into them."""
+        gap = np.maximum(0.0, until - at[node])[:, None]
+        stays, waits = np.exp(-gap / LASTS), np.exp(-gap / RELAPSE)
+        silent = self.kinds.share * (1.0 - self.kinds.warns)  # the others begin with an event
+        total = self.rate[node][:, None] * silent.sum()
+        before, most = mass[node].sum(axis=1, keepdims=True), total * LASTS / (1.0 + total * LASTS)
+        after = most + (before - most) * np.exp(-gap * (total + 1.0 / LASTS))
+        mass[node] = mass[node] * stays + (after - before * stays) * silent / silent.sum()
+        mass[node] += np.maximum(0.0, 1.0 - after) * pool[node] * (1.0 - waits)
+        pool[node] *= waits
+        at[node] = np.maximum(at[node], until)
 
     @property
     def defects(self) -> int:
@@ -281,134 +363,47 @@ class FleetModel:
         return int(self.history.checks.is_defect.sum())
 
     def reason(self, node: int) -> str:
-        """What raises the node's rate above the average node's most; otherwise the time since it was last checked."""
-        parts = self.coefficients[1:] * (self.covariates[node] - self.covariates.mean(axis=0))
-        place = int(np.argmax(parts))
-        return COVARIATES[place] if parts[place] > math.log(1.2) else "the time since its last checks"
+        """What makes a defect of the node more likely than of the average node; else the time since its last checks."""
+        history, now = self.history, self.history.now
+        mine = history.checks.node == self.place[node]
+        last = history.checks.day[mine].max(initial=-math.inf)
+        if (history.event_day[history.event_node == self.place[node]] > max(last, now - FRESH)).any():
+            return "recent events"
+        if (history.checks.day[mine & history.checks.is_defect] > now - RELAPSE).any():
+            return "a recent defect"
+        is_high = self.rate[node] > 1.2 * self.rate.mean()
+        return "earlier defects" if is_high else "the time since its last checks"
 
 
 def learn(history: CheckHistory) -> FleetModel:
-    """Fit both parts to the history."""
-    kinds = learn_kinds(history)
-    checks, count = history.checks, len(history.nodes)
-    # Each node as of now goes behind its checks, as one that has no outcome yet.
-    node = np.concatenate([checks.node, np.arange(count)])
-    day = np.concatenate([checks.day, np.full(count, history.now)])
-    bad = np.concatenate([checks.is_defect, np.zeros(count, dtype=bool)])
-    order = np.lexsort((np.arange(node.size) >= checks.node.size, day, node))
-    node, day, bad = node[order], day[order], bad[order]
-    is_now = order >= checks.node.size
-    starts = np.concatenate([[True], node[1:] != node[:-1]]) if node.size else np.zeros(0, dtype=bool)
-    before = np.where(starts, history.first_seen[node], np.concatenate([[0.0], day[:-1]]))
-    covered = np.ones(node.size)  # of the kinds of defects, by the benchmarks of the check
-    sets, of_check = np.unique(np.packbits(checks.ran, axis=1), axis=0, return_inverse=True)  # a few, of many checks
-    ran = np.unpackbits(sets, axis=1, count=checks.ran.shape[1]).astype(bool)
-    covered[~is_now] = 1.0 - (kinds.missed(ran) @ kinds.share)[of_check.ravel()] * ~checks.incident
-    exposure = _exposures(starts, np.maximum(0.0, day - before), np.where(bad, 1.0, covered))
-    covariates = _covariates(history, node, day, bad, starts)
-    weight = 0.5 ** ((history.now - day) / HALF_LIFE)
-    past = ~is_now & (exposure > 0)
-    design = np.column_stack([np.ones(node.size), covariates])
-    coefficients = _fit(design[past], exposure[past], covered[past], bad[past], weight[past])
-    here = design[is_now]
-    rate = np.exp(np.clip(here @ coefficients, -20.0, 2.0))
-    open_days = _open_days(history, kinds) * kinds.share
-    total = open_days.sum(axis=1)
-    chance = -np.expm1(-rate * total)
-    mass = open_days * (chance / np.where(total > 0, total, 1.0))[:, None]
-    return FleetModel(history, kinds, coefficients, here[:, 1:], rate, mass)
+    """Fit kinds and rates to the history, and follow each node through it."""
+    kinds, rate = learn_kinds(history), learn_rates(history)
+    nothing = np.zeros((len(rate), len(kinds.share)))
+    begin = np.minimum(history.first_seen, history.now)
+    return FleetModel(history, kinds, rate, begin, nothing, nothing, np.arange(len(rate))).follow(history)
 
 
-def _exposures(starts: Mask, gaps: Floats, covered: Floats) -> Floats:
-    """Days that each check looks back on: those since the check before, and what that one left open."""
-    exposure = np.empty(len(gaps))
-    left = 0.0
-    for row, (is_first, gap, share) in enumerate(zip(starts.tolist(), gaps.tolist(), covered.tolist(), strict=True)):
-        left = LASTS - (LASTS - (0.0 if is_first else left)) * math.exp(-gap / LASTS)
-        exposure[row] = left
-        left *= 1.0 - share
-    return exposure
+def learn_rates(history: CheckHistory) -> Floats:
+    """Defects a day of each node, by empirical Bayes: as if drawn from a gamma distribution, of which the mean is the
+    fleet's and the shape the one under which the numbers of defects of its nodes are most likely.
+    """
+    checks, decay = history.checks, math.log(2) / RATE_HALF_LIFE
+    kept = np.exp(-decay * (history.now - checks.day))
+    count = np.bincount(checks.node, kept * checks.is_defect, minlength=len(history.nodes))
+    looked = np.zeros(len(history.nodes))  # what is left of the day of the last check
+    np.maximum.at(looked, checks.node, kept)
+    days = np.maximum(1e-3, looked - np.exp(-decay * (history.now - history.first_seen))) / decay
+    mean = (count.sum() + 1.0) / (days.sum() + PRIOR_DAYS)
+    expected, gamma = mean * days, np.vectorize(math.lgamma, otypes=[float])
 
+    def likely(shape: float) -> float:
+        """The logarithm of how likely the numbers are, with a prior around 1."""
+        spread = gamma(shape + count) - gamma(shape) - (shape + count) * np.log(shape + expected)
+        return float((spread + shape * math.log(shape)).sum()) - math.log(shape) ** 2 / 2
 
-def _open_days(history: CheckHistory, kinds: Kinds) -> Floats:
-    """By node and kind: the days in which such a defect may have begun that no check would have shown."""
-    checks, count = history.checks, len(history.nodes)
-    per_node = np.bincount(checks.node, minlength=count)
-    last = np.cumsum(per_node) - 1
-    days = np.zeros((count, len(kinds.share)))
-    at = history.first_seen.copy()
-    for back in range(min(MOST_CHECKS, int(per_node.max(initial=0))) - 1, -1, -1):
-        nodes = np.flatnonzero(per_node > back)
-        rows = last[nodes] - back
-        gap = np.maximum(0.0, checks.day[rows] - at[nodes])[:, None]
-        is_new = checks.is_defect[rows]
-        after = (LASTS - (LASTS - days[nodes]) * np.exp(-gap / LASTS)) * kinds.missed(checks.ran[rows])
-        after[is_new] = 0.0
-        days[nodes], at[nodes] = after, checks.day[rows]
-    gap = np.maximum(0.0, history.now - at)[:, None]
-    open_days: Floats = LASTS - (LASTS - days) * np.exp(-gap / LASTS)
-    return open_days
-
-
-def _covariates(history: CheckHistory, node: Places, day: Floats, bad: Mask, starts: Mask) -> Floats:
-    """COVARIATES of each row, as they were known when it was about to be checked."""
-    age = np.maximum(0.0, day - history.first_seen[node])
-    group = np.cumsum(starts) - 1
-    begun = np.flatnonzero(starts)
-
-    def decayed(values: Floats) -> Floats:
-        """The sum over earlier rows of the same node, each counting half after HALF_LIFE."""
-        scale = 2.0 ** ((day - history.now) / HALF_LIFE)
-        sums = np.cumsum(values * scale) - values * scale
-        total: Floats = (sums - sums[begun][group]) / scale
-        return total
-
-    defects = decayed(bad.astype(np.float64))
-    horizon = HALF_LIFE / math.log(2) * -np.expm1(-math.log(2) * age / HALF_LIFE)
-    usual = (bad.sum() + 1.0) / (age[np.append(begun[1:] - 1, -1)].sum() + PRIOR_DAYS) if node.size else 1.0
-    # A repair that did not help shows soon after the defect, which is the row before it.
-    order = np.arange(node.size)
-    latest = np.maximum.accumulate(np.where(bad | starts, order, 0))
-    previous = np.concatenate([[0], latest[:-1]])
-    has_defect = (group[previous] == group) & bad[previous] & ~starts
-    recent = np.where(has_defect, np.exp(-(day - day[previous]) / RELAPSE), 0.0)
-    key = np.sort(history.event_node + history.event_day / 1e6)
-
-    def events(since: Floats, until: Floats) -> Floats:
-        """How many there are of the node, counted from the last repair on."""
-        since = np.maximum(since, np.where(has_defect, day[previous], 0.0))
-        ends = (np.searchsorted(key, node + at / 1e6, "right") for at in (np.maximum(since, until), since))
-        return np.log1p(np.subtract(*ends))
-
-    return np.column_stack(
-        [
-            np.log1p(age / YOUNG) - 2.0,
-            np.exp(-age / YOUNG),
-            np.log((defects + 0.5) / (usual * horizon + 0.5)),
-            recent,
-            events(day - FRESH, day),
-            events(day - HALF_LIFE, day - FRESH),
-        ]
-    )
-
-
-def _fit(design: Floats, exposure: Floats, covered: Floats, bad: Mask, weight: Floats) -> Floats:
-    """By Fisher scoring; a check finds something by covered * (1 - exp(-rate * days))."""
-    precision = np.diag(1.0 / _PRIOR_SD**2)
-    guess = _PRIOR_MEAN.copy()
-    for _ in range(25):
-        mean = exposure * np.exp(np.clip(design @ guess, -20.0, 2.0))
-        chance = np.clip(covered * -np.expm1(-mean), 1e-12, 1.0 - 1e-9)
-        slope = covered * mean * np.exp(-mean)
-        pull = weight * slope * (bad - chance) / (chance * (1.0 - chance))
-        bend = weight * slope**2 / (chance * (1.0 - chance))
-        step = np.linalg.solve(
-            design.T @ (design * bend[:, None]) + precision, design.T @ pull + precision @ (_PRIOR_MEAN - guess)
-        )
-        guess = guess + np.clip(step, -1.0, 1.0)
-        if np.abs(step).max() < 1e-6:
-            break
-    return guess
+    shape = max(SHAPES, key=likely) if len(count) else 1.0
+    rate: Floats = (shape + count) / (shape / mean + days)
+    return rate
 
 
 GUARANTEE = (1 - 1 / math.e) / 2  # of the best plan, by any history: greedy by gain per minute, or one single case
@@ -419,10 +414,23 @@ class SelectionPlan:
     """What to run where."""
 
     model: FleetModel
-    chosen: Mask  # by node and benchmark
+    orders: tuple[tuple[int, ...], ...]  # of each node, the benchmarks in the order in which they are run
     budget: float  # minutes on all nodes together
-    found: float  # defective nodes that it is expected to find
-    bound: float  # no plan within the budget is expected to find more
+    worth: float  # of what it is expected to find
+    bound: float  # no plan within the budget is expected to be worth more
+
+    @property
+    def chosen(self) -> Mask:
+        """By node and benchmark."""
+        chosen = np.zeros(self.model.history.possible.shape, dtype=bool)
+        for node, order in enumerate(self.orders):
+            chosen[node, list(order)] = True
+        return chosen
+
+    @property
+    def found(self) -> float:
+        """Defective nodes that it is expected to find."""
+        return float((self.model.mass * (1.0 - self.model.kinds.missed(self.chosen))).sum())
 
     @property
     def minutes(self) -> Floats:
@@ -454,12 +462,17 @@ class SelectionPlan:
 def choose(model: FleetModel, budget: float) -> SelectionPlan:
     """Case after case the one that finds most per minute, or the best one alone if that finds more."""
     minutes, shown, possible = model.history.minutes, model.kinds.shown, model.history.possible
-    left = model.mass.copy()  # by node and kind: what the cases chosen so far would miss
+    urgency = model.urgency
+    left = urgency.copy()  # by node and kind: what the cases chosen so far would miss
+    orders: list[list[int]] = [[] for _ in model.history.nodes]
     chosen = np.zeros((len(model.history.nodes), len(minutes)), dtype=bool)
     gains = left @ shown
     single = np.where(possible & (minutes <= budget), gains, -1.0)
     spent = found = 0.0
-    heap: list[tuple[float, int, int]] = []
+    ratios = np.where(single > 0, gains / minutes, 0.0)
+    best_of = enumerate(ratios.argmax(axis=1).tolist() if chosen.size else ())
+    heap = [(-float(ratios[node, best]), node, best) for node, best in best_of if ratios[node, best] > 0]
+    heapq.heapify(heap)
 
     def offer(node: int) -> None:
         """The best case of a node that still fits."""
@@ -469,12 +482,11 @@ def choose(model: FleetModel, budget: float) -> SelectionPlan:
         if ratios[best] > 0:
             heapq.heappush(heap, (-float(ratios[best]), node, best))
 
-    for node in range(len(chosen)):
-        offer(node)
     while heap:
         _, node, best = heapq.heappop(heap)
         if minutes[best] <= budget - spent:
             chosen[node, best] = True
+            orders[node].append(best)
             spent += float(minutes[best])
             found += float(gains[node, best])
             left[node] *= 1.0 - shown[:, best]
@@ -484,12 +496,12 @@ def choose(model: FleetModel, budget: float) -> SelectionPlan:
         node, best = divmod(int(np.argmax(single)), len(minutes))
         chosen[:] = False
         chosen[node, best] = True
+        orders = [[best] if place == node else [] for place in range(len(orders))]
         found = float(single[node, best])
-        gains = model.mass @ shown
-        gains[node] = (model.mass[node] * (1.0 - shown[:, best])) @ shown
-    return SelectionPlan(
-        model, chosen, budget, found, found + _most_more(np.where(chosen | ~possible, 0.0, gains), minutes, budget)
-    )
+        gains = urgency @ shown
+        gains[node] = (urgency[node] * (1.0 - shown[:, best])) @ shown
+    bound = found + _most_more(np.where(chosen | ~possible, 0.0, gains), minutes, budget)
+    return SelectionPlan(model, tuple(map(tuple, orders)), budget, found, bound)
 
 
 def _most_more(gains: Floats, minutes: Floats, budget: float) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.select import CheckHistory, CheckRow, Floats, Mask, choose, learn
+from paceline.analysis.select import CheckHistory, CheckRow, FleetModel, Floats, Mask, choose, learn
 from paceline.core.stats import CONFIDENCE, Interval, student_quantile, summarize
 
 SHORT = 0.1  # of the mean duration: the slowdown of a shorter task counts as if it took so long
@@ -150,22 +150,17 @@ def _student_interval(value: float, error: float, count: int) -> Interval:
     return Interval(low=value - reach, high=value + reach, confidence=CONFIDENCE)
 
 
-class SimulatedDefect(Protocol):
-    """Something wrong with a node."""
-
-    since: int
-
-
 class SimulatedFleet(Protocol):
     """What is true of a fleet, which no policy knows; the same seed has the same fate in store under every policy."""
 
     nodes: int
+    seed: int
     benchmarks: tuple[str, ...]
     minutes: Floats
     installed: NDArray[Any]  # the first day of each node
 
     @property
-    def defects(self) -> Mapping[int, SimulatedDefect]: ...  # by node
+    def defects(self) -> Mapping[int, object]: ...  # by node
     def step(self, day: int) -> tuple[list[int], list[int]]: ...  # nodes with events, nodes with incidents
     def check(self, node: int, day: int) -> Mask: ...  # the benchmarks that would accuse the node
     def repair(self, node: int, day: int) -> None: ...
@@ -178,16 +173,9 @@ class FleetOutcome:
     node_days: float = 0.0
     incidents: int = 0
     found: int = 0  # defects, by checks
-    new: int = 0  # defects at the first check after they began that the whole set would have found then
-    found_new: int = 0  # those of them that the policy found then
     minutes: float = 0.0  # of planned checks
-    after: float = 0.0  # minutes of the whole set after incidents
-    whole: float = 0.0  # minutes that the whole set would have taken at every check
-
-    @property
-    def share(self) -> float:
-        """Of what the whole set would have found at once, the part that was."""
-        return self.found_new / self.new if self.new else 1.0
+    after: float = 0.0  # minutes of checks after incidents
+    whole: float = 0.0  # minutes that the whole set takes on all nodes at every check, none of them cut short
 
     @property
     def spent(self) -> float:
@@ -200,33 +188,114 @@ class FleetOutcome:
         return (self.minutes + self.after) / 60
 
 
-# What a policy runs: by node and benchmark, from the history, the minutes there are, and random numbers.
-Policy = Callable[[CheckHistory, float, np.random.Generator], Mask]
+@dataclass
+class FleetLog:
+    """All that a policy can know of a fleet."""
+
+    nodes: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    minutes: Floats
+    first_seen: Floats
+    usual: tuple[int, ...]  # the benchmarks in the order in which they are run where nothing else says it
+    now: int = 0
+    rows: list[CheckRow] = field(default_factory=list)
+    events: list[tuple[int, float]] = field(default_factory=list)
+    seen: tuple[int, int] = (0, 0)  # how many of them the selector has seen
+
+    @property
+    def present(self) -> list[int]:
+        """The nodes that are there by now."""
+        return np.flatnonzero(self.first_seen <= self.now).tolist()
+
+    def history(self, news: bool = False) -> CheckHistory:
+        """The same for the selector; or only what it has not seen."""
+        rows, events = (self.rows[self.seen[0] :], self.events[self.seen[1] :]) if news else (self.rows, self.events)
+        self.seen = len(self.rows), len(self.events)
+        return CheckHistory.of_rows(self.nodes, self.benchmarks, self.minutes, self.first_seen, self.now, rows, events)
 
 
-def run_subset(history: CheckHistory, budget: float, generator: np.random.Generator) -> Mask:
-    """On every node the same benchmarks: those that found most per minute so far."""
-    model = learn(history)
-    one = replace(model.of_nodes(history.nodes[:1]), mass=model.kinds.share[None, :])
-    return np.tile(choose(one, budget / len(history.nodes)).chosen, (len(history.nodes), 1))
+# What a policy runs: the benchmarks of nodes in their order, from the minutes that are left, and random numbers.
+Orders = Mapping[int, Sequence[int]]
+Decision = Callable[[FleetLog, float, np.random.Generator], Orders]
 
 
-def run_random(history: CheckHistory, budget: float, generator: np.random.Generator) -> Mask:
+@dataclass(frozen=True)
+class Policy:
+    """How to decide, which is made anew for each fleet, and whether every day or with the whole set."""
+
+    start: Callable[[], Decision]
+    daily: bool = False
+
+
+def run_nothing(log: FleetLog, budget: float, generator: np.random.Generator) -> Orders:
+    """No check at all."""
+    return {}
+
+
+def run_everything(log: FleetLog, budget: float, generator: np.random.Generator) -> Orders:
+    """The whole set on every node."""
+    return dict.fromkeys(log.present, log.usual)
+
+
+def run_subset() -> Decision:
+    """On every node the same benchmarks: those that found most per minute when it was first decided."""
+    kept: list[int] = []
+
+    def decide(log: FleetLog, budget: float, generator: np.random.Generator) -> Orders:
+        if not kept:
+            kept.extend(likeliest_first(log.history(), budget / max(1, len(log.present))))
+        return dict.fromkeys(log.present, kept)
+
+    return decide
+
+
+def run_random(log: FleetLog, budget: float, generator: np.random.Generator) -> Orders:
     """Any benchmark on any node, until the time is over."""
-    chosen, width = np.zeros_like(history.possible), len(history.benchmarks)
-    order = generator.permutation(chosen.size)
-    order = order[history.first_seen[order // width] <= history.now]
-    chosen.ravel()[order[np.cumsum(history.minutes[order % width]) <= budget]] = True
-    return chosen
+    width, present, orders = len(log.benchmarks), log.present, dict[int, list[int]]()
+    order = generator.permutation(len(present) * width)
+    for place in order[np.cumsum(log.minutes[order % width]) <= budget].tolist():
+        orders.setdefault(present[place // width], []).append(place % width)
+    return orders
 
 
+def run_selected() -> Decision:
+    """What the selector chooses; it learns once a week and takes in what happened every day."""
+    models: list[FleetModel] = []
+    learned = -LEARNED_EVERY
+
+    def decide(log: FleetLog, budget: float, generator: np.random.Generator) -> Orders:
+        nonlocal learned
+        if log.now >= learned + LEARNED_EVERY:
+            models[:], learned = [learn(log.history())], log.now
+        else:
+            models[0] = models[0].follow(log.history(news=True))
+        return orders_of(models[0], budget, log)
+
+    return decide
+
+
+def orders_of(model: FleetModel, budget: float, log: FleetLog) -> Orders:
+    """What is chosen by a model for the nodes that are there."""
+    present = log.present
+    plan = choose(model.of_nodes({log.nodes[node] for node in present}), budget)
+    return {node: order for node, order in zip(present, plan.orders, strict=True) if order}
+
+
+def likeliest_first(history: CheckHistory, budget: float = math.inf) -> tuple[int, ...]:
+    """The benchmarks for a node of which nothing is known but that it is defective."""
+    model = learn(history).of_nodes(history.nodes[:1])
+    known = replace(model, rate=np.zeros(1), mass=model.kinds.share[None, :])
+    return choose(known, budget).orders[0]
+
+
+LEARNED_EVERY = 7  # days
 NONE, WHOLE, FIXED, RANDOM, SELECTOR = "none", "whole set", "fixed subset", "random subset", "selector"
-POLICIES: dict[str, Policy] = {
-    NONE: lambda history, budget, generator: np.zeros_like(history.possible),
-    WHOLE: lambda history, budget, generator: np.ones_like(history.possible),
-    FIXED: run_subset,
-    RANDOM: run_random,
-    SELECTOR: lambda history, budget, generator: choose(learn(history), budget).chosen,
+POLICIES = {
+    NONE: Policy(lambda: run_nothing),
+    WHOLE: Policy(lambda: run_everything),
+    FIXED: Policy(run_subset),
+    RANDOM: Policy(lambda: run_random),
+    SELECTOR: Policy(run_selected, daily=True),
 }
 
 
@@ -234,61 +303,59 @@ POLICIES: dict[str, Policy] = {
 class FleetPlan:
     """When a fleet is checked, and for how long."""
 
-    every: int = 7  # days between checks
+    every: int = 7  # days between checks with the whole set
     learning: int = 26  # checks with the whole set, from which all policies start
     checks: int = 26
     budget: float = 0.15  # of the minutes of the whole set, for policies that choose
 
 
-def simulate(fleet: SimulatedFleet, policy: str | Policy, plan: FleetPlan, seed: int) -> FleetOutcome:
-    """A fleet under one policy. After an incident the whole set is run on the node, and its time is missing later."""
-    outcome, generator = FleetOutcome(), np.random.default_rng([seed, 99])
-    decide = POLICIES[policy] if isinstance(policy, str) else policy
+def simulate(fleet: SimulatedFleet, policy: Policy, plan: FleetPlan) -> FleetOutcome:
+    """A fleet under one policy. A check ends with the benchmark that accuses the node, also the one after an incident,
+    which runs benchmarks in the order of `likeliest_first` and takes time that is missing later.
+    """
+    outcome, generator, decide = FleetOutcome(), np.random.default_rng([fleet.seed, 99]), policy.start()
+    width, one_node = len(fleet.benchmarks), float(fleet.minutes.sum())
     names = tuple(f"node-{node}" for node in range(fleet.nodes))
-    first_seen, one_node = fleet.installed.astype(np.float64), float(fleet.minutes.sum())
-    everything = np.ones((fleet.nodes, len(fleet.benchmarks)), dtype=bool)
-    rows: list[CheckRow] = []
-    events: list[tuple[int, float]] = []
-    kept: Mask | None = None
-    last, allowed = 0, 0.0  # the day of the check before, and the minutes that the policy has got so far
-    begins = plan.learning * plan.every
+    log = FleetLog(names, fleet.benchmarks, fleet.minutes, fleet.installed.astype(np.float64), tuple(range(width)))
+    begins, allowed = plan.learning * plan.every, 0.0
+
+    def check(node: int, order: Sequence[int], is_incident: bool = False) -> float:
+        """What it takes; in the time of learning everything is run."""
+        would, ran, minutes = fleet.check(node, log.now), np.zeros(width, dtype=bool), 0.0
+        for place in order:
+            ran[place] = True
+            minutes += float(fleet.minutes[place])
+            if would[place] and counts:
+                break
+        found = would & ran
+        log.rows.append((node, float(log.now), ran, found, is_incident))
+        if counts and found.any() and not is_incident:
+            outcome.found += node in fleet.defects
+        if found.any() or is_incident:
+            fleet.repair(node, log.now)
+        return minutes * counts
+
     for day in range(1, begins + plan.checks * plan.every + 1):
-        counts = day > begins
+        counts, log.now = day > begins, day
+        if day == begins + 1:
+            log.usual = likeliest_first(log.history())
         warned, hit = fleet.step(day)
-        events += [(node, day - 0.5) for node in warned]
-        present = np.flatnonzero(first_seen <= day).tolist()
+        log.events += [(node, day - 0.5) for node in warned]
+        present = log.present
         outcome.node_days += len(present) * counts
+        outcome.incidents += len(hit) * counts
         for node in hit:
-            rows.append((node, float(day), everything[0], fleet.check(node, day), True))
-            fleet.repair(node, day)
-            outcome.incidents += counts
-            outcome.after += one_node * counts * (policy != NONE)
-        if day % plan.every:
+            outcome.after += check(node, () if decide is run_nothing else log.usual, is_incident=True)
+        is_check = day % plan.every == 0
+        outcome.whole += one_node * len(present) * counts * is_check
+        if not counts:
+            for node in present if is_check else ():
+                check(node, log.usual)
             continue
-        chosen = kept if counts else everything
-        if chosen is None:
-            allowed += plan.budget * one_node * len(present)
-            history = CheckHistory.of_rows(names, fleet.benchmarks, fleet.minutes, first_seen, day, rows, events)
-            chosen = decide(history, allowed - outcome.minutes - outcome.after, generator)
-            kept = chosen if policy == FIXED else None
-        outcome.whole += one_node * len(present) * counts
-        for node in present:
-            ran, defect = chosen[node], fleet.defects.get(node)
-            if defect is None and not ran.any():
-                continue
-            would = fleet.check(node, day)
-            found = would & ran
-            if ran.any():
-                rows.append((node, float(day), ran, found, False))
-            if counts:
-                is_new = defect is not None and defect.since > last and bool(would.any())
-                outcome.new += is_new
-                outcome.found_new += is_new and bool(found.any())
-                outcome.found += defect is not None and bool(found.any())
-                outcome.minutes += float(fleet.minutes @ ran)
-            if found.any():
-                fleet.repair(node, day)
-        last = day
+        allowed += plan.budget * one_node * len(present) / plan.every
+        if is_check or policy.daily:
+            for node, order in decide(log, allowed - outcome.minutes - outcome.after, generator).items():
+                outcome.minutes += check(node, order)
     return outcome
 
 
@@ -405,6 +472,6 @@ def study(
     for seed in seeds:
         for policy in policies:
             progress(f"seed {seed}: {policy}")
-            outcomes[policy].append(simulate(DrawnFleet(settings, seed), policy, plan, seed))
+            outcomes[policy].append(simulate(DrawnFleet(settings, seed), POLICIES[policy], plan))
     asked = asdict(settings) | asdict(plan) | {"seeds": list(seeds)}
     return FleetStudy(outcomes, asked, time.monotonic() - begun)

@@ -92,15 +92,19 @@ def _write_suites(plan: SelectionPlan, suite: Suite, target: str) -> None:
     from paceline.analysis.select import SELECTED
 
     history = plan.model.history
-    hosts: dict[tuple[str, ...], list[str]] = {}
-    for node, row in zip(history.nodes, plan.chosen, strict=True):
-        names = tuple(name for name, is_in in zip(history.benchmarks, row, strict=True) if is_in)
-        hosts.setdefault(names, []).append(node)
-    hosts.pop((), None)
+    hosts: dict[frozenset[int], list[str]] = {}
+    orders: dict[frozenset[int], dict[str, int]] = {}  # that of the first node with this set
+    for node, order in zip(history.nodes, plan.orders, strict=True):
+        if order:
+            hosts.setdefault(frozenset(order), []).append(node)
+            rank = {history.benchmarks[benchmark]: place for place, benchmark in enumerate(order)}
+            orders.setdefault(frozenset(order), rank)
     path = Path(target)
-    for number, (names, of_set) in enumerate(hosts.items(), start=1):
+    for number, (chosen, of_set) in enumerate(hosts.items(), start=1):
         stem = path.stem if len(hosts) == 1 else f"{path.stem}-{number}"
-        entries = [entry for entry in suite.cases if entry.get("benchmark") in names]
+        rank = orders[chosen]
+        entries = [entry for entry in suite.cases if entry.get("benchmark") in rank]
+        entries.sort(key=lambda entry: rank[str(entry.get("benchmark"))])
         document = {"name": f"{suite.name}{SELECTED}{number}", "cases": entries}
         written = save(
             yaml.safe_dump(document, sort_keys=False, allow_unicode=True), str(path.with_name(f"{stem}.yaml"))

@@ -42,8 +42,9 @@ def document(plan: SelectionPlan, suite: str) -> Document:
         Lines(more, Tone.NOTE, Medium.TERMINAL),
         Table.of_lines(headers, lines, 5, medium=Medium.FILES),
     )
+    order = "The benchmarks of a node are in the order in which to run them; stop at the first that accuses the node."
     sections = (
-        Section("The plan", items),
+        Section("The plan", (*items, Lines((order,), Tone.NOTE))),
         Section("What is not tested", (Lines(tuple(untested(plan))),), Tone.WARNING),
         Section("What it rests on", (Lines(tuple(basis(plan))),), Tone.BASIS),
     )
@@ -75,10 +76,11 @@ def basis(plan: SelectionPlan) -> list[str]:
             f"No defect is in the store: the probabilities are a prior's, one defect of a node in {PRIOR_DAYS:g} days, "
             "and every benchmark counts as equally likely to show one."
         ]
-    reached = plan.found / plan.bound if plan.bound else 1.0
+    reached = plan.worth / plan.bound if plan.bound else 1.0
     lines.append(
-        f"By what was learned, no plan of this length finds more than {plan.bound:.3g} defects, and this one finds "
-        f"{share(reached)} of that; the method never falls below {share(GUARANTEE)} of the best plan."
+        "A defect counts for less where a check a little later would find more for the same minutes. Counted so, this "
+        f"plan reaches at least {share(reached)} of any plan of this length, by what was learned; the method never "
+        f"falls below {share(GUARANTEE)} of the best one."
     )
     return lines
 
@@ -97,6 +99,7 @@ def to_json(plan: SelectionPlan, suite: str) -> str:
         "expected_found": plan.found,
         "expected_found_by_all": plan.whole,
         "share": plan.share,
+        "worth": plan.worth,
         "bound": plan.bound,
         "not_tested": untested(plan),
         "nodes": _rows(plan),
@@ -111,9 +114,7 @@ def _rows(plan: SelectionPlan) -> list[dict[str, Any]]:
         {
             "node": one_line(model.history.nodes[node]),
             "probability": float(model.probability[node]),
-            "benchmarks": [
-                name for name, is_in in zip(model.history.benchmarks, plan.chosen[node], strict=True) if is_in
-            ],
+            "benchmarks": [model.history.benchmarks[place] for place in plan.orders[node]],
             "minutes": float(minutes[node]),
             "why": model.reason(int(node)),
         }
@@ -146,8 +147,10 @@ def study_document(study: FleetStudy) -> Document:
         f"benchmarks show which kind is drawn. Jobs run into a defect {settings['lasts']:g} days after it began, on "
         f"average, into {share(settings['sudden'])} of them at once.",
         f"All policies begin after {settings['learning']} checks with the whole set. A node is repaired when a check "
-        "accuses it or a job has run into its defect; then the whole set is run on it, which counts. Subsets and the "
-        f"selector get {share(settings['budget'])} of the minutes of the whole set. Hours are those of machines.",
+        "accuses it or a job has run into its defect; then it is checked, too, which counts. Every check ends with the "
+        "benchmark that accuses the node. Subsets and the selector get "
+        f"{share(settings['budget'])} of the minutes of the whole set; the selector decides every day. Hours are those "
+        "of machines.",
     )
     about = (
         f"{settings['nodes']:,} nodes, {settings['checks']} checks {settings['every']} days apart, "
@@ -176,7 +179,7 @@ def study_json(study: FleetStudy) -> str:
     """For programs."""
     policies = []
     for policy in study.outcomes:
-        figures = {name: study.estimate(policy, name) for name in ("incidents", "found", "hours", "share")}
+        figures = {name: study.estimate(policy, name) for name in ("incidents", "found", "hours")}
         ratios = {"days_between": study.between, "times_longer": study.longer, "found_of_whole_set": study.found}
         figures |= {name: ratio for name, of in ratios.items() if (ratio := of(policy)) is not None}
         policies.append({"policy": policy} | {name: fields(one) for name, one in figures.items()})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
-from paceline.analysis.select import GUARANTEE, CheckHistory, FleetModel, Floats, Kinds, Mask, choose
+from paceline.analysis.select import GUARANTEE, LASTS, CheckHistory, FleetModel, Floats, Kinds, Mask, choose
 
 
 def model_of(mass: Floats, shown: Floats, minutes: Floats, possible: Mask | None = None) -> FleetModel:
     nodes, benchmarks = tuple(f"n{place}" for place in range(len(mass))), tuple(f"b{n}" for n in range(len(minutes)))
     history = CheckHistory.of_rows(nodes, benchmarks, minutes, np.zeros(len(mass)), 1.0, [], [], possible)
-    kinds = Kinds(np.full(len(shown), 1 / len(shown)), shown)
-    return FleetModel(history, kinds, np.zeros(7), np.zeros((len(mass), 6)), np.zeros(len(mass)), mass)
+    kinds = Kinds(np.full(len(shown), 1 / len(shown)), shown, np.zeros(len(shown)), 0.01)
+    return FleetModel(
+        history, kinds, np.zeros(len(mass)), np.ones(len(mass)), mass, np.zeros_like(mass), np.arange(len(mass))
+    )
 
 
 def found_by(model: FleetModel, chosen: Mask) -> float:
@@ -63,3 +66,29 @@ def test_without_time_nothing_is_chosen_and_all_is_missed() -> None:
     assert not plan.chosen.any()
     assert (plan.found, plan.share) == (0.0, 0.0)
     assert plan.whole > 0
+
+
+def test_what_finds_most_per_minute_runs_first() -> None:
+    shown = np.array([[0.9, 0.0, 0.0], [0.0, 0.9, 0.0], [0.0, 0.0, 0.9]])
+    model = model_of(np.array([[0.1, 0.3, 0.2], [0.3, 0.0, 0.0]]), shown, np.array([1.0, 1.0, 10.0]))
+    assert choose(model, 100.0).orders == ((1, 0, 2), (0,))
+
+
+def test_a_likely_node_waits_just_after_its_check_but_not_after_an_event() -> None:
+    rate, days = np.array([0.006, 0.001]), np.array([2.0, 9.0])  # since the last check of each
+    mass = (rate * LASTS * -np.expm1(-days / LASTS))[:, None]
+    assert mass[0, 0] > mass[1, 0]
+    model = replace(model_of(mass, np.array([[0.9]]), np.array([1.0])), rate=rate)
+    assert choose(model, 1.0).orders == ((), (0,))
+    assert choose(replace(model, mass=np.array([[0.5], mass[1]])), 1.0).orders == ((0,), ())
+
+
+def test_checks_at_the_same_urgency_find_the_most_in_all() -> None:
+    """Two nodes, one benchmark: which periods are best is tried, and urgency is the same at the end of both."""
+    rate, days = np.array([0.01, 0.001]), np.arange(1.0, 120.0, 0.1)
+    grown = rate[:, None] * LASTS * -np.expm1(-days / LASTS)
+    gains = (grown - 0.02) / days  # defects a day, at a price of 0.02 for a check
+    best = gains.argmax(axis=1)
+    mass = grown[[0, 1], best][:, None]
+    urgency = replace(model_of(mass, np.array([[0.9]]), np.array([1.0])), rate=rate).urgency
+    assert urgency == pytest.approx(np.full((2, 1), 0.02), rel=0.02)
