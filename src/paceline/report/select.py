@@ -80,7 +80,7 @@ def basis(plan: SelectionPlan) -> list[str]:
     lines.append(
         "A defect counts for less where a check a little later would find more for the same minutes. Counted so, this "
         f"plan reaches at least {share(reached)} of any plan of this length, by what was learned; the method never "
-        f"falls below {share(GUARANTEE)} of the best one."
+        f"falls below {int(100 * GUARANTEE)} % of the best one."
     )
     return lines
 
