@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from paceline.core.record import CauseKind, Outcome, Record
+from paceline.runner.watcher import NAME as WATCHER
 from paceline.version import VERSION
 from support.cli import GENEROUS, Sandbox, sandbox_in
 from support.namespaces import ADDRESSES, TwoHosts, two_hosts
@@ -54,9 +55,10 @@ def losses(record: Record) -> list[float]:
 
 
 def rank_processes(sandbox: Sandbox, hosts: TwoHosts) -> list[psutil.Process]:
-    """Of the case in flight on the second host: what its warm server forked."""
+    """Of the case in flight on the second host: what its warm server forked, but for what watches the machine."""
     there = [process for process in sandbox.processes() if hosts.in_second(process)]
-    return [process for process in there if process.ppid() in {other.pid for other in there if is_warm(other)}]
+    servers = {other.pid for other in there if is_warm(other)}
+    return [process for process in there if process.ppid() in servers and process.name() != WATCHER]
 
 
 def is_warm(process: psutil.Process) -> bool:
