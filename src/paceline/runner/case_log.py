@@ -45,6 +45,7 @@ class CaseLog:
 
     def excerpt(self) -> str:
         """The last lines, and where something was dropped also the first."""
+        self.cut()  # it may have been written, and its rank have ended, since the last look
         head, end = (text.decode(errors="replace").strip() for text in self._ends())
         if not self.dropped:
             return end
