@@ -181,3 +181,58 @@ def test_events_name_their_node(sandbox: Sandbox) -> None:
     assert [event["event"] for event in (said[0], said[-1])] == ["fleet_started", "fleet_ended"]
     assert {event["node"] for event in said[1:-1]} == {"one", "two"}
     assert sum(event["event"] == "case_ended" for event in said) == 2
+
+
+# A host named 'slow' takes twenty times as long, and one named 'bad' has a benchmark that fails.
+BY_NAME = """#!/bin/sh
+[ "$1" = slow ] && export PACELINE_TEST_NAP_FACTOR=20
+shift
+exec "$@"
+"""
+TEN_TIMES = "rules: {slow: {check: variance, worse_by: 900 %}}"  # a busy machine may oversleep, but not by so much
+
+
+@pytest.fixture
+def by_name(sandbox: Sandbox) -> list[str]:
+    """Options that enter hosts by their name."""
+    script = sandbox.work / sandbox.write("enter", BY_NAME)
+    script.chmod(0o755)
+    return ["--each", "--remote-shell", f"{script} {{host}}"]
+
+
+def test_a_check_ends_early_on_the_host_that_is_accused_and_resuming_measures_the_rest(
+    sandbox: Sandbox, by_name: list[str]
+) -> None:
+    naps = [{"benchmark": "nap", "steps": steps, "duration": "100ms"} for steps in range(1, 7)]
+    rules = sandbox.write("rules.yaml", TEN_TIMES)
+    words = [*by_name, "--hosts", "one,two,three,slow", "--until-defect", "--rules", rules]
+    done = sandbox.run("run", sandbox.suite(*naps), *words)
+    assert done.returncode == 1
+    assert "3 of 4 nodes measured everything." in done.stdout
+    assert "slow is accused: nap" in done.stdout
+    runs = runs_of(sandbox)
+    assert all(len(runs[host].records) == len(naps) for host in ("one", "two", "three"))
+    assert 0 < len(runs["slow"].records) < len(naps)
+    assert runs["slow"].run.status == "finished"
+
+    again = sandbox.run("run", "--resume", plan_of(sandbox)["id"], timeout=200)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "4 of 4 nodes measured everything." in again.stdout
+    assert [record.attempt for record in runs_of(sandbox)["slow"].records] == [1] * len(naps)
+
+
+def test_a_host_that_was_accused_before_measures_nothing_more_where_that_is_asked_again(
+    sandbox: Sandbox, by_name: list[str]
+) -> None:
+    naps = [{"benchmark": "nap", "steps": steps, "duration": "2s"} for steps in range(1, 4)]
+    suite = sandbox.suite({"benchmark": "raises"}, *naps)
+    first = sandbox.run("run", suite, *by_name, "--hosts", "one", "--until-defect", "--json")
+    assert first.returncode == 1
+    (accused,) = [event for event in events(first.stdout) if event["event"] == "accused"]
+    assert (accused["node"], accused["why"].partition(":")[0]) == ("one", "raises")
+    assert events(first.stdout)[-1]["nodes"] == {"one": "accused"}
+    measured = len(runs_of(sandbox)["one"].records)
+    assert measured <= len(naps)
+    again = sandbox.run("run", "--resume", plan_of(sandbox)["id"], "--until-defect")
+    assert again.returncode == 1
+    assert measured <= len(runs_of(sandbox)["one"].records) <= len(naps)

@@ -19,16 +19,12 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.analysis.baseline import Baseline
-from paceline.analysis.diagnose.judge import diagnose
-from paceline.analysis.diagnose.rules import RuleSet
-from paceline.analysis.diagnose.table import MetricColumn, assemble, results_of
-from paceline.core.errors import InputError
+from paceline.analysis.diagnose.early import DefectRules
+from paceline.analysis.diagnose.table import MetricColumn
 from paceline.core.record import Outcome
 from paceline.core.run import Run, RunRecords
 
 ROUND = timedelta(days=1)  # between runs that are judged together
-FEWEST = 3  # nodes that are judged by each other; of fewer only failures count
 SELECTED = " select "  # in the name of a suite that a plan wrote, behind that of the suite it was chosen from
 
 Floats = NDArray[np.float64]
@@ -125,21 +121,12 @@ def rounds_of(runs: Iterable[Run], suite: str) -> list[list[Run]]:
     return [list(members.values()) for members in rounds]
 
 
-def judge_round(runs: Sequence[RunRecords], rules: RuleSet, baseline: Baseline | None) -> list[NodeCheck]:
+def judge_round(runs: Sequence[RunRecords], defects: DefectRules) -> list[NodeCheck]:
     """Each node of a round, by the rules of `paceline diagnose`; what failed counts in any case."""
     found: dict[str, set[str]] = {run.run.environment.host_name: set() for run in runs}
-    ran = [run for run in runs if any(record.outcome is Outcome.OK for record in run.records)]
-    if len(ran) >= FEWEST or (ran and baseline is not None):
-        try:
-            verdicts = diagnose(assemble(results_of(ran)), rules, baseline).verdicts
-        except InputError as error:
-            if error.code != "no-metric-matched":  # a selection may have nothing that the rules look at
-                raise
-            verdicts = ()
-        for verdict in verdicts:
-            for finding in verdict.accusations:
-                names = finding.metrics or (finding.metric,)
-                found[verdict.node] |= {MetricColumn(name).benchmark for name in names}
+    for node, findings in defects.accusations({run.run.environment.host_name: run for run in runs}).items():
+        for finding in findings:
+            found[node] |= {MetricColumn(name).benchmark for name in finding.metrics or (finding.metric,)}
     checks = []
     for run in runs:
         node, seconds, unsupported, kinds = run.run.environment.host_name, dict[str, float](), set[str](), set[str]()

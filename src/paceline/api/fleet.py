@@ -35,10 +35,12 @@ from paceline.core.record import Outcome, Record
 from paceline.core.run import Run, RunRecords
 from paceline.core.suite import Suite
 from paceline.remote.hosts import SSH, HostTrouble, RemoteShell
+from paceline.report.diagnose import sentence
 from paceline.runner.hosts import Host, NodeLost, RemoteNode
 from paceline.runner.run import Listener
 
 if TYPE_CHECKING:
+    from paceline.analysis.diagnose.early import DefectRules
     from paceline.store.store import Store
 
 
@@ -46,7 +48,7 @@ PREFIX = "fleet-"
 SLOW = 2.0  # a node that takes so many times as long as the others do is named
 LOOK_SECONDS = 0.2
 
-State = Literal["waiting", "measuring", "finished", "unreachable", "lost", "refused", "interrupted"]
+State = Literal["waiting", "measuring", "finished", "accused", "unreachable", "lost", "refused", "interrupted"]
 
 
 def new_fleet_id() -> str:
@@ -108,7 +110,10 @@ class NodeRun:
     seconds: float = 0.0
     began: float = field(default_factory=time.monotonic)
     records: dict[int, Record] = field(default_factory=dict)  # by case, without those of before it was resumed
+    before: list[Record] = field(default_factory=list)  # those of before it was resumed
+    planned: Run | None = None
     result: RunRecords | None = None
+    accused: str = ""  # of what, by what was measured so far
     is_late: bool = False  # and was said to be
 
     @property
@@ -124,7 +129,7 @@ class NodeRun:
     @property
     def ok(self) -> bool:
         """Whether all that was asked of it succeeded."""
-        return self.state == "finished" and self.result is not None and self.result.all_ok
+        return self.state == "finished" and self.result is not None and self.result.all_ok and not self.accused
 
 
 class FleetListener:
@@ -135,6 +140,9 @@ class FleetListener:
 
     def case_ended(self, node: NodeRun, record: Record) -> None:
         """A case has ended on a node."""
+
+    def accused(self, node: NodeRun) -> None:
+        """A node is accused by what it and the others have measured; it measures no further case."""
 
     def late(self, node: NodeRun, usual: float) -> None:
         """A node goes on although half of the nodes have long ended, after so many seconds."""
@@ -152,6 +160,7 @@ class _OfNode(Listener):
     def started(self, run: Run, todo: Sequence[Case]) -> None:
         with self._lock:
             self._node.state, self._node.run_id, self._node.cases = "measuring", run.id, len(run.cases)
+            self._node.planned = run
             self._listener.changed(self._node)
 
     def case_ended(self, record: Record) -> None:
@@ -167,8 +176,17 @@ class _OfNode(Listener):
 class Fleet:
     """One plan being carried out."""
 
-    def __init__(self, plan: Plan, store: Store, listener: FleetListener, *, retry_failed: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        listener: FleetListener,
+        *,
+        retry_failed: bool = False,
+        until: DefectRules | None = None,  # what ends the check of a node early
+    ) -> None:
         self._plan, self._store, self._listener, self._retry_failed = plan, store, listener, retry_failed
+        self._until, self._judged = until, 0  # records
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self.nodes = [NodeRun(host) for host in plan.hosts]
@@ -183,17 +201,46 @@ class Fleet:
             try:
                 time.sleep(LOOK_SECONDS)
                 self._name_late_ones()
+                self._accuse()
             except KeyboardInterrupt:
                 self._is_over.set()
         if self._is_over.is_set():
             raise KeyboardInterrupt
+        self._accuse()
         return self.nodes
+
+    def _accuse(self) -> None:
+        """Judge every node by what all have measured so far; one that is accused measures no further case."""
+        with self._lock:
+            there = {
+                node.host: RunRecords(run=node.planned, records=[*node.before, *node.records.values()])
+                for node in self.nodes
+                if node.planned is not None
+            }
+            still = sum(not node.is_over or node.state == "finished" for node in self.nodes)
+        measured = sum(len(one.records) for one in there.values())
+        if self._until is None or measured == self._judged:
+            return
+        self._judged = measured
+        try:
+            found = self._until.accused_so_far(there, still)
+        except PacelineError as error:  # which is no reason to stop measuring
+            self._until = None
+            with self._lock:
+                self._listener.trouble(self.nodes[0], f"no check ends early any more: {error}")
+            return
+        for node in self.nodes:
+            if node.host in found and not node.accused:
+                node.accused = sentence(found[node.host])
+                with self._lock:
+                    self._listener.accused(node)
 
     def _measure(self, node: NodeRun) -> None:
         """All of one host, in a thread of its own."""
         state: State = "finished"
         try:
-            self._measure_there(node)
+            if self._measure_there(node):
+                state, node.cause = "accused", node.accused
         except HostTrouble as error:
             state, node.cause = "unreachable", str(error)
         except NodeLost as error:
@@ -209,14 +256,19 @@ class Fleet:
             node.state, node.seconds = state, time.monotonic() - node.began
             self._listener.changed(node)
 
-    def _measure_there(self, node: NodeRun) -> None:
+    def _measure_there(self, node: NodeRun) -> bool:
+        """All cases of a host; whether it ended early because it was accused."""
         plan, run_id = self._plan, self._plan.runs.get(node.host)
         if run_id is not None and (done := self._finished(run_id)) is not None:
             node.run_id, node.cases, node.result = run_id, len(done.run.cases), done
-            return
+            node.planned, node.before = done.run, done.records
+            return False
         with closing(RemoteNode(Host(node.host), plan.shell, self._is_over.is_set)) as there:
             if run_id is not None:
                 todo = running.reopen(self._store, run_id, there, retry_failed=self._retry_failed)
+                again = {case.index for case in todo.cases}
+                stored = self._store.glances([run_id])[run_id].records
+                node.before = [record for record in stored if record.case.index not in again]
             else:
                 cases = expand_here(plan.suite, plan.overrides, there, None, plan.filters)
                 todo = running.begin(self._store, plan.suite.name, cases, there, [plan.id, *plan.tags])
@@ -224,7 +276,9 @@ class Fleet:
                     plan.runs[node.host] = todo.run.id
                     plan.save()
             listener = _OfNode(node, self._listener, self._lock)
-            node.result = running.measure(self._store, todo, listener, there).records
+            measured = running.measure(self._store, todo, listener, there, enough=lambda: node.accused)
+            node.result = measured.records
+            return bool(measured.ended_early)
 
     def _finished(self, run_id: str) -> RunRecords | None:
         """The run, if nothing of it is left to do."""

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from paceline.runner.launcher_ranks import JoinedRanks, World
 from paceline.runner.run import Listener, SuiteRun, execute_at_once, execute_here
 
 if TYPE_CHECKING:
+    from paceline.analysis.diagnose.early import DefectRules
     from paceline.store.store import Store
 
 # Who measures: processes of a launcher, hosts together, another host, or this machine alone.
@@ -48,6 +49,7 @@ class Measured:
 
     records: RunRecords
     ok: bool
+    ended_early: str = ""  # why
 
 
 @contextmanager
@@ -227,7 +229,12 @@ def warm_server(cpus: Collection[int]) -> Iterator[WarmServer]:
 
 
 def measure(
-    store: Store, todo: Todo, listener: Listener, world: Others = None, warm: WarmServer | None = None
+    store: Store,
+    todo: Todo,
+    listener: Listener,
+    world: Others = None,
+    warm: WarmServer | None = None,
+    enough: Callable[[], str] = lambda: "",  # why no further case is to be measured
 ) -> Measured:
     """Measure, and say in the store how it ended; an interrupt is passed on when the store knows of it."""
     cases = measuring_order(todo.cases)
@@ -246,6 +253,7 @@ def measure(
         several=several,
         cpus=frozenset(read_affinity(pinned) if pinned else ()),
         warm=warm,
+        enough=enough,
     )
     try:
         suite_run.go()
@@ -256,7 +264,20 @@ def measure(
         listener.close()
     finished = finish(store, run.id, "finished", listener)
     records = store.load(run.id).with_latest(suite_run.put_aside)
-    return Measured(records, records.all_ok and suite_run.all_ok and finished)
+    return Measured(records, records.all_ok and suite_run.all_ok and finished, suite_run.ended_early)
+
+
+def until_defect(store: Store, run: Run, defects: DefectRules) -> Callable[[], str]:
+    """Says of a run on this machine why it is enough: what accuses the machine by now."""
+    from paceline.report.diagnose import sentence
+
+    def enough() -> str:
+        (so_far,) = store.glances([run.id]).values()
+        node = run.environment.host_name
+        found = defects.accused_so_far({node: so_far.model_copy(update={"run": run})}, 1)
+        return sentence(found[node]) if node in found else ""
+
+    return enough
 
 
 def finish(store: Store, run_id: str, status: RunStatus, listener: Listener) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from paceline.analysis.compare.sides import Earlier
+    from paceline.analysis.diagnose.early import DefectRules
     from paceline.analysis.diagnose.table import NodeResults, NodeTable
     from paceline.analysis.select import NodeCheck
 
@@ -97,22 +98,16 @@ def read_checks(
     suite: str, rules: Path | None, baseline: Path | None, store: str | None
 ) -> tuple[list[NodeCheck], list[tuple[str, datetime]]]:
     """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time."""
-    from paceline.analysis.baseline import read_baseline
-    from paceline.analysis.diagnose.rules import default_rules, read_rules
     from paceline.analysis.select import judge_round, rounds_of
     from paceline.store import open_reader
 
-    ruleset = read_rules(rules) if rules else default_rules()
-    reference = read_baseline(baseline) if baseline else None
-    if ruleset.is_theirs or (reference is not None and reference.names == "superbench"):
-        message = "rules and baselines with SuperBench's names of metrics do not go with select: write ours"
-        raise InputError("rules-with-other-names", message, key="--rules", value=str(rules or baseline))
+    defects = read_defect_rules(rules, baseline)
     checks: list[NodeCheck] = []
     with open_reader(store) as opened:
         runs = opened.run_list(MOST_CHECKS)
         for members in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
             records = opened.glances([run.id for run in members])
-            checks += judge_round([records[run.id] for run in members], ruleset, reference)
+            checks += judge_round([records[run.id] for run in members], defects)
         hosts = {run.id: run.environment.host_name for run in runs}
         lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]
     if not checks:
@@ -122,6 +117,20 @@ def read_checks(
         )
         raise InputError("nothing-to-learn-from", message, key="--suite", value=suite)
     return checks, lost
+
+
+def read_defect_rules(rules: Path | None, baseline: Path | None) -> DefectRules:
+    """What counts as a defect in results of ours."""
+    from paceline.analysis.baseline import read_baseline
+    from paceline.analysis.diagnose.early import DefectRules
+    from paceline.analysis.diagnose.rules import default_rules, read_rules
+
+    ruleset = read_rules(rules) if rules else default_rules()
+    reference = read_baseline(baseline) if baseline else None
+    if ruleset.is_theirs or (reference is not None and reference.names == "superbench"):
+        message = "rules and baselines with SuperBench's names of metrics go with `paceline diagnose` alone: write ours"
+        raise InputError("rules-with-other-names", message, key="--rules", value=str(rules or baseline))
+    return DefectRules(ruleset, reference)
 
 
 PUBLISHED = "published:"  # before the name of figures that others published

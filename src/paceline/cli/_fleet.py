@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,9 @@ from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
 from paceline.report.text import clean, one_line
 
+if TYPE_CHECKING:
+    from paceline.analysis.diagnose.early import DefectRules
+
 INTERRUPTED = 130
 
 
@@ -33,6 +36,9 @@ class Lines(FleetListener):
     def changed(self, node: NodeRun) -> None:
         words = {"measuring": f"measures {node.cases} cases, run {node.run_id}", "finished": f"finished{_counts(node)}"}
         self._say(node, words.get(node.state) or f"{node.state}: {_first(node.cause)}")
+
+    def accused(self, node: NodeRun) -> None:
+        self._say(node, f"is accused: {node.accused}")
 
     def late(self, node: NodeRun, usual: float) -> None:
         self._say(node, f"is late: {progress_of(node)}; half of the nodes took {show_duration(usual)} at most")
@@ -55,6 +61,9 @@ class JsonLines(FleetListener):
         without_samples = record.model_dump(mode="json", exclude={"measurements": {"__all__": {"samples"}}})
         self._say("case_ended", node, record=without_samples)
 
+    def accused(self, node: NodeRun) -> None:
+        self._say("accused", node, why=node.accused)
+
     def late(self, node: NodeRun, usual: float) -> None:
         self._say("late", node, done=len(node.latest), cases=node.cases, usual_seconds=usual)
 
@@ -65,7 +74,9 @@ class JsonLines(FleetListener):
         click.echo(json.dumps({"event": event, "node": node.host, **words}))
 
 
-def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = False) -> int:
+def run(
+    plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = False, until: DefectRules | None = None
+) -> int:
     """Measure what is missing of the plan on all of its hosts; returns the exit code."""
     from paceline.store import open_store
 
@@ -76,7 +87,7 @@ def run(plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = Fa
     else:
         click.echo(f"{one_line(plan.suite.name)} on {len(plan.hosts)} hosts, {plan.id}")
     with open_store(store) as opened:
-        fleet = Fleet(plan, opened, JsonLines() if as_json else Lines(), retry_failed=retry_failed)
+        fleet = Fleet(plan, opened, JsonLines() if as_json else Lines(), retry_failed=retry_failed, until=until)
         try:
             nodes = fleet.go()
         except KeyboardInterrupt:
@@ -120,7 +131,7 @@ def _show(fleet: str, nodes: Sequence[NodeRun], outvoted: Sequence[str], warning
         [node.host, node.state, node.run_id, _counts(node).lstrip(": "), show_duration(node.seconds)] for node in nodes
     ]
     causes = [f"{node.host} is {node.state}: {_first(node.cause)}" for node in bad if node.cause]
-    causes += [f"{node.host}: {_first_failure(node)}" for node in bad if not node.cause]
+    causes += [f"{node.host}: {node.accused or _first_failure(node)}" for node in bad if not node.cause]
     causes += outvoted
     lead = f"{len(nodes) - len(bad)} of {len(nodes)} nodes measured everything."
     sections = (

@@ -32,6 +32,7 @@ from paceline.runner.run import Listener, imports_of
 from paceline.service.scheduler.duration_predictor import Basis, History
 
 if TYPE_CHECKING:
+    from paceline.analysis.diagnose.early import DefectRules
     from paceline.store.store import Store
 
 
@@ -282,6 +283,7 @@ def start(
     traces: Path | None = None,
     cpus: Collection[int] = (),
     warm: WarmServer | None = None,
+    until: DefectRules | None = None,
 ) -> int:
     """Measure the cases of a suite from the beginning; returns the exit code."""
     if warm is not None:  # which imports while the store is opened and the machine described
@@ -289,25 +291,41 @@ def start(
     from paceline.store import open_store
 
     with open_store(store) as opened:
-        return _measure(opened, running.begin(opened, name, cases, world, tags, traces, cpus), output, world, warm)
+        todo = running.begin(opened, name, cases, world, tags, traces, cpus)
+        return _measure(opened, todo, output, world, warm, until)
 
 
-def resume(name: str, store: str | None, output: Output, world: running.Others, *, retry_failed: bool) -> int:
+def resume(
+    name: str,
+    store: str | None,
+    output: Output,
+    world: running.Others,
+    *,
+    retry_failed: bool,
+    until: DefectRules | None = None,
+) -> int:
     """Measure what is missing of an earlier run; returns the exit code."""
     from paceline.store import open_existing
 
     with open_existing(store) as opened:
-        return _measure(opened, running.reopen(opened, name, world, retry_failed=retry_failed), output, world)
+        todo = running.reopen(opened, name, world, retry_failed=retry_failed)
+        return _measure(opened, todo, output, world, until=until)
 
 
 def _measure(
-    store: Store, todo: running.Todo, output: Output, world: running.Others, warm: WarmServer | None = None
+    store: Store,
+    todo: running.Todo,
+    output: Output,
+    world: running.Others,
+    warm: WarmServer | None = None,
+    until: DefectRules | None = None,
 ) -> int:
     """Measure, report, and say with the exit code whether all is well."""
     run_id = todo.run.id
     catch_interrupts()
+    enough = running.until_defect(store, todo.run, until) if until is not None else lambda: ""
     try:
-        measured = running.measure(store, todo, output.listener(), world, warm)
+        measured = running.measure(store, todo, output.listener(), world, warm, enough)
     except KeyboardInterrupt:
         if output.as_json:
             click.echo(json.dumps({"event": "run_ended", "run": run_id, "ok": False, "status": "interrupted"}))
@@ -322,6 +340,9 @@ def _measure(
         click.echo(f"\npaceline: interrupted; go on with: {command}", err=True)
         return INTERRUPTED
     written = _show(measured.records, output, ok=measured.ok)
+    if measured.ended_early:
+        rest = f"paceline run --resume {run_id} measures the other {len(measured.records.missing)}"
+        click.echo(f"paceline: ended early because {measured.ended_early}; {rest}", err=True)
     return 0 if measured.ok and (written or output.report_path is None) else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from paceline.cli._running import joined_value
 from paceline.core.errors import InputError
 
 if TYPE_CHECKING:
+    from paceline.analysis.diagnose.early import DefectRules
     from paceline.api.fleet import Plan
     from paceline.core.run import RunRecords
     from paceline.core.suite import Suite
@@ -62,6 +64,13 @@ class RunCommand(CaseCommand):
 @click.option("--retry-failed", is_flag=True, help="With --resume: also what did not succeed.")
 @click.option("--hosts", metavar="A,B:2|FILE", help="Measure over these hosts; :2 means two ranks there.")
 @click.option("--each", is_flag=True, help="With --hosts: the whole suite on every host at once, a run for each.")
+@click.option(
+    "--until-defect", is_flag=True, help="End the check of a machine at the first case that fails or accuses it."
+)
+@click.option("--rules", type=click.Path(path_type=Path), help="With --until-defect: what accuses, as in `diagnose`.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="With --until-defect: what to compare with, as in `diagnose`."
+)
 @click.option("--remote-shell", metavar="COMMAND", help="How to get to a {host} instead of by ssh.")
 @click.option("--remote-python", metavar="PATH", help="The interpreter on the hosts; unset is this one's path.")
 @click.option("--master-address", metavar="ADDRESS", help="How the other hosts reach the first.")
@@ -91,6 +100,9 @@ def command(
     retry_failed: bool,
     hosts: str | None,
     each: bool,
+    until_defect: bool,
+    rules: Path | None,
+    baseline: Path | None,
     remote_shell: str | None,
     remote_python: str | None,
     master_address: str | None,
@@ -132,7 +144,11 @@ def command(
         raise InputError("dry-run-with-resume", message, key="--dry-run")
     if SUITE in ctx.meta:
         _say_what_is_left_out(ctx.meta[SUITE], strict=strict)
-    if each or (resume or "").startswith(FLEET):
+    is_fleet = each or (resume or "").startswith(FLEET)
+    until = _what_ends_it(rules, baseline, asked=until_defect, alone=hosts is None or is_fleet)
+    if until is not None and until.baseline is None and not is_fleet:
+        click.echo("paceline: without --baseline only a case that fails ends the run early", err=True)
+    if is_fleet:
         only_here = {
             "--peer": peer, "--profile": profile, "--affinity": affinity, "--dry-run": dry_run, "--report": report_path,
             "--master-address": master_address,
@@ -140,12 +156,12 @@ def command(
         plan = _fleet_plan(ctx, hosts, resume, overrides, filters, tags, remote_shell, remote_python, only_here)
         from paceline.cli import _fleet
 
-        sys.exit(_fleet.run(plan, store, as_json=as_json, retry_failed=retry_failed))
+        sys.exit(_fleet.run(plan, store, as_json=as_json, retry_failed=retry_failed, until=until))
     with others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()
         cpus = affinity_of(affinity, world)
         if resume is not None:
-            sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed))
+            sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed, until=until))
         traces = folder_of(profile) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
         if not dry_run:
@@ -153,7 +169,7 @@ def command(
                 cases = expand_here(suite, overrides, world, peer, filters)
                 for sends in dict.fromkeys(case.sends for case in cases if case.sends and not as_json):
                     click.echo(sends, err=True)
-                sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm))
+                sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm, until))
         cases = expand_here(suite, overrides, world, peer, filters)
         if profile is not None:
             refuse_if_none_can(cases)
@@ -175,6 +191,24 @@ def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
     if strict:
         raise InputError("no-counterpart", f"--strict: {message}", key="--strict")
     click.echo(f"paceline: {message}", err=True)
+
+
+def _what_ends_it(rules: Path | None, baseline: Path | None, *, asked: bool, alone: bool) -> DefectRules | None:
+    """What counts as a defect that ends a check; None where every case is measured."""
+    from paceline.api.sources import read_defect_rules
+    from paceline.runner.launcher_ranks import World
+
+    given = [("--rules", rules), ("--baseline", baseline)]
+    if not asked:
+        for flag, path in given:
+            if path is not None:
+                message = f"{flag} says what ends a check, with --until-defect; afterwards, give it to diagnose"
+                raise InputError("rules-without-until", message, key=flag, value=str(path))
+        return None
+    if not alone or World.of_environment() is not None:
+        message = "--until-defect judges machines that measure by themselves: with --hosts use --each, and no launcher"
+        raise InputError("until-defect-with-ranks", message, key="--until-defect")
+    return read_defect_rules(rules, baseline)
 
 
 def _fleet_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -66,7 +67,8 @@ def command(
     chosen = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
     plan = choose(model.of_nodes(chosen), minutes * len(chosen))
     if answer.kind == "yaml":
-        _write_suites(plan, suite, answer.output or "selection.yaml")
+        judging = [("--rules", rules), ("--baseline", baseline), ("--store", store)]
+        _write_suites(plan, suite, answer.output or "selection.yaml", judging)
     else:
         data = {"json": lambda: report.to_json(plan, suite.name)}
         answer.give(report.document(plan, suite.name), "paceline-selection", data)
@@ -85,7 +87,9 @@ def _candidates(suite: Suite, checks: Sequence[NodeCheck]) -> dict[str, float]:
     return {name: guesses[name] for name in names if name in guesses}
 
 
-def _write_suites(plan: SelectionPlan, suite: Suite, target: str) -> None:
+def _write_suites(
+    plan: SelectionPlan, suite: Suite, target: str, options: Sequence[tuple[str, Path | str | None]]
+) -> None:
     """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed."""
     import yaml
 
@@ -110,6 +114,8 @@ def _write_suites(plan: SelectionPlan, suite: Suite, target: str) -> None:
             yaml.safe_dump(document, sort_keys=False, allow_unicode=True), str(path.with_name(f"{stem}.yaml"))
         )
         listed = save("".join(f"{host}\n" for host in of_set), str(path.with_name(f"{stem}.hosts")))
-        click.echo(f"paceline run {written} --each --hosts {listed}")
+        words = ["run", written, "--each", "--hosts", listed, "--until-defect"]
+        words += [word for flag, value in options if value is not None for word in (flag, value)]
+        click.echo(f"paceline {shlex.join(map(str, words))}")
     if not hosts:
         click.echo("No benchmark fits the budget, so that there is nothing to run.", err=True)

@@ -296,6 +296,14 @@ def describe(finding: NodeFinding) -> str:
     return one_line(finding.metric + text)
 
 
+def sentence(finding: NodeFinding) -> str:
+    """A finding in a line by itself, with its figures."""
+    if finding.value is None or finding.baseline is None:
+        return describe(finding)
+    value, usual = (show_value(one, finding.unit) for one in (finding.value, finding.baseline))
+    return f"{describe(finding)} is {value}, where {usual} is usual ({change(finding.change)})"
+
+
 def _defects(diagnosis: Diagnosis) -> list[Section]:
     bad = [verdict for verdict in diagnosis.verdicts if verdict.findings and verdict.state is not State.HEALTHY]
     if not bad:

@@ -42,7 +42,7 @@ def document(plan: SelectionPlan, suite: str) -> Document:
         Lines(more, Tone.NOTE, Medium.TERMINAL),
         Table.of_lines(headers, lines, 5, medium=Medium.FILES),
     )
-    order = "The benchmarks of a node are in the order in which to run them; stop at the first that accuses the node."
+    order = "The benchmarks of a node are in the order to run them in; --until-defect ends at one that accuses it."
     sections = (
         Section("The plan", (*items, Lines((order,), Tone.NOTE))),
         Section("What is not tested", (Lines(tuple(untested(plan))),), Tone.WARNING),

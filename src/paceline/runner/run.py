@@ -113,11 +113,13 @@ class SuiteRun:
     several: ExecuteAtOnce | None = None  # cases at the same time; None where they go one after the other
     cpus: frozenset[int] = frozenset()  # that the cases are pinned to; empty for all
     warm: WarmServer | None = None  # for the first cases, started while the run was prepared
+    enough: Callable[[], str] = lambda: ""  # why no further case is to be measured; empty while one is
+    ended_early: str = ""  # why
     all_ok: bool = True
     put_aside: list[Record] = field(default_factory=list)  # that the sink could not take
 
     def go(self) -> bool:
-        """Measure every case; whether all of them are ok."""
+        """Measure every case, or as many as are enough; whether all of them are ok."""
         self.listener.started(self.run, self.todo)
         # Copies of one process share its layout in memory, which differs from process to process: so do repetitions.
         started = self.warm
@@ -125,6 +127,9 @@ class SuiteRun:
             with started or WarmServer(self.cpus) as server:
                 started = None
                 for together in self._at_once(list(cases)):
+                    self.ended_early = self.enough()
+                    if self.ended_early:
+                        return False
                     for record in self._measure(server, together):
                         self._keep(record)
         return self.all_ok

@@ -102,6 +102,7 @@ def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Pat
     assert len(hosts) == len(set(hosts)) and "gpu-3" in hosts
     for number, words in enumerate(commands, start=1):
         assert words[:2] == ["paceline", "run"] and words[3:5] == ["--each", "--hosts"]
+        assert words[6:] == ["--until-defect", "--store", store]
         written = find_suite(words[2])
         assert written.name == f"mine select {number}"
         assert all(entry in yaml.safe_load(SUITE)["cases"] for entry in written.cases)

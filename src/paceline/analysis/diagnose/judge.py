@@ -105,15 +105,15 @@ class Diagnosis:
         return tuple(verdict for verdict in self.verdicts if verdict.state is State.DEFECTIVE)
 
 
-def diagnose(table: NodeTable, rules: RuleSet, baseline: Baseline | None = None) -> Diagnosis:
-    """Judge every node; without a baseline, each by the median of the others."""
+def diagnose(table: NodeTable, rules: RuleSet, baseline: Baseline | None = None, part: float = 1.0) -> Diagnosis:
+    """Judge every node; without a baseline, each by the median of the others. `part`: of all that is being measured."""
     if baseline is None and len(table.nodes) == 1 and rules.compares:
         message = (
             f"'{table.nodes[0]}' is one node alone, and there is nothing to compare it with: "
             "give more nodes, or a baseline with --baseline"
         )
         raise InputError("one-node-alone", message, key="--baseline", value=table.nodes[0])
-    return _Judge(table, rules, baseline).diagnosis()
+    return _Judge(table, rules, baseline, part).diagnosis()
 
 
 @dataclass
@@ -128,8 +128,9 @@ class _Row:
 class _Judge:
     """Asks one rule after the other of every node."""
 
-    def __init__(self, table: NodeTable, rules: RuleSet, baseline: Baseline | None) -> None:
+    def __init__(self, table: NodeTable, rules: RuleSet, baseline: Baseline | None, part: float) -> None:
         self.table = table
+        self.part = part
         self.rules = rules
         self.baseline = baseline
         self.rows = [_Row() for _ in table.nodes]
@@ -359,7 +360,8 @@ class _Judge:
         values, references = self.table.values[:, places], self.references[:, places]
         worse = losses(values, references, columns)
         is_relative = (references != 0.0).all(axis=0)
-        outliers = find_outliers(worse, columns, *given, is_relative=is_relative, centred=self.baseline is None)
+        centred = self.baseline is None
+        outliers = find_outliers(worse, columns, *given, is_relative=is_relative, centred=centred, part=self.part)
         changes = _changes(values, references)
         for accused in outliers.accused:
             self.report_groups(rule, accused, columns, worse)

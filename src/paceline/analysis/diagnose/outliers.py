@@ -237,12 +237,14 @@ def find_outliers(
     *,
     is_relative: Sequence[bool],
     centred: bool,
+    part: float = 1.0,
 ) -> Outliers:
     """Judge losses by the spread that is given, and where it is not (not a number), by that of the nodes themselves.
 
-    Every metric needs one of the two. `centred`: the reference is the nodes' own median, not a baseline's.
+    Every metric needs one of the two. `centred`: the reference is the nodes' own median, not a baseline's. `part`: of
+    all metrics, those to come included, so that looks on the way accuse as few by chance as one at the end.
     """
-    return _Search(worse, columns, given_spreads, given_freedoms, np.asarray(is_relative), centred).outliers()
+    return _Search(worse, columns, given_spreads, given_freedoms, np.asarray(is_relative), centred).outliers(part)
 
 
 class _Search:
@@ -298,14 +300,14 @@ class _Search:
             np.vstack([of_metrics.chances, learn_tails(shown[:, self.metrics :], mean_freedoms).chances])
         )
 
-    def outliers(self) -> Outliers:
+    def outliers(self, part: float) -> Outliers:
         tests = self.deviations.shape[1]
         chances = [self.unusual(test, 1.0) for test in range(tests)]
         best = self.smallest_chances(chances)
         # The chance that a node's smallest may have, by how many nodes are worse. Benjamini and Hochberg count the node
         # itself among them, and so let twice as many healthy ones pass beside a single defective one.
         worse = np.log(np.maximum(np.arange(self.nodes), 1))
-        allowed = math.log(FALSE_SHARE / (self.nodes * tests)) + worse - self.excess(tests)
+        allowed = math.log(FALSE_SHARE * part / (self.nodes * tests)) + worse - self.excess(tests)
         accused = int(np.flatnonzero(np.sort(best) <= allowed).max(initial=-1)) + 1
         limit = float(allowed[accused - 1]) if accused else -math.inf
         by_node: dict[int, list[int]] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.analysis.diagnose.early import DefectRules
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.select import history_of, judge_round, rounds_of
 from paceline.core.metric import Better, Metric
@@ -46,7 +47,7 @@ def test_nodes_are_judged_by_each_other_and_by_what_failed() -> None:
         for place, value in enumerate(usual)
         for bad in [FAILED if place == 1 else dict[str, Any]()]
     ]
-    checks = {check.node: check for check in judge_round(runs, default_rules(), None)}
+    checks = {check.node: check for check in judge_round(runs, DefectRules(default_rules()))}
     assert {node: set(check.found) for node, check in checks.items() if check.found} == {"n4": {"gemm"}, "n1": {"disk"}}
     assert checks["n0"].seconds == {name: pytest.approx(21.4) for name in ("gemm", "copy", "disk")}
 
@@ -56,7 +57,7 @@ def test_few_nodes_are_not_judged_by_each_other_but_failures_count() -> None:
         run("a", 0.0, measured(0, "gemm", 1e12)),
         run("b", 0.0, measured(0, "gemm", 1e9), measured(1, "copy", **FAILED)),
     ]
-    found = {check.node: check.found for check in judge_round(runs, default_rules(), None)}
+    found = {check.node: check.found for check in judge_round(runs, DefectRules(default_rules()))}
     assert found == {"a": frozenset(), "b": {"copy"}}
 
 
@@ -68,7 +69,7 @@ def test_a_history_has_minutes_what_is_possible_and_events() -> None:
     }
     first = run("a", 0.0, measured(0, "gemm", warnings=[warning]), measured(1, "rdma", **cannot))
     runs = [first, run("b", 1.0, measured(0, "gemm"), measured(1, "gemm"))]
-    checks = [check for one in runs for check in judge_round([one], default_rules(), None)]
+    checks = [check for one in runs for check in judge_round([one], DefectRules(default_rules()))]
     now = STARTED + timedelta(days=10)
     lost = [("b", STARTED + timedelta(days=4)), ("unknown", STARTED)]
     history = history_of(checks, lost, {"gemm": 9.0, "rdma": 2.0}, now)

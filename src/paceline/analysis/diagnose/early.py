@@ -1,0 +1,78 @@
+"""What accuses nodes that are checked together, also while they still measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from paceline.analysis.baseline import Baseline
+from paceline.analysis.diagnose.judge import NodeFinding, diagnose
+from paceline.analysis.diagnose.rules import FAILED, RuleSet
+from paceline.analysis.diagnose.table import NodeTable, assemble, results_of
+from paceline.core.errors import InputError
+from paceline.core.record import Outcome
+from paceline.core.run import RunRecords
+
+FEWEST = 3  # nodes that are judged by each other; of fewer only failures count
+SETTLED = 0.8  # the part of the nodes that must have measured something for it to count before the end
+
+
+@dataclass(frozen=True)
+class DefectRules:
+    """What counts as a defect: rules, and the figures of good nodes where there are some."""
+
+    rules: RuleSet
+    baseline: Baseline | None = None
+
+    def accusations(self, runs: Mapping[str, RunRecords]) -> dict[str, tuple[NodeFinding, ...]]:
+        """What is found against each node, the worst first; nothing where nothing can be compared."""
+        table = self._table(runs)
+        return self._judge(table) if table is not None else {}
+
+    def accused_so_far(self, runs: Mapping[str, RunRecords], nodes: int) -> dict[str, NodeFinding]:
+        """The nodes that are accused by what is measured by now, each with the worst of it; `nodes` measure in all.
+
+        Asked after every case, this accuses no more healthy nodes by chance than asked once at the end: chance is
+        shared among all cases, those to come included, and nodes are compared where nearly all have measured.
+        """
+        found: dict[str, NodeFinding] = {}
+        for node, run in runs.items():
+            for record in run.records:
+                if not record.is_success and record.is_final and node not in found:
+                    cause = f": {record.cause.message}" if record.cause and record.cause.message else ""
+                    case = f"{record.case.benchmark} {record.case.title}".strip()
+                    found[node] = NodeFinding("failed", "failure", FAILED, case, f"{record.outcome}{cause}")
+        table = self._table(runs)
+        if table is not None:
+            part = max(len(run.records) / max(1, len(run.run.cases)) for run in runs.values())
+            found = self.accused_in(table, nodes, min(1.0, part)) | found
+        return found
+
+    def accused_in(self, table: NodeTable, nodes: int, part: float) -> dict[str, NodeFinding]:
+        """The same of a table that has this part of all cases."""
+        if self.baseline is None:
+            is_settled = table.present.sum(axis=0) >= SETTLED * nodes
+            columns = tuple(column for column, settled in zip(table.columns, is_settled, strict=True) if settled)
+            table = replace(table, columns=columns, values=table.values[:, is_settled])
+        accused = {}
+        for node, findings in self._judge(table, part).items():
+            worst = next((one for one in findings if one.kind != "missing"), None)  # what is missing may come
+            if worst is not None:
+                accused[node] = worst
+        return accused
+
+    def _table(self, runs: Mapping[str, RunRecords]) -> NodeTable | None:
+        ran = {node: run for node, run in runs.items() if any(record.outcome is Outcome.OK for record in run.records)}
+        if not ran or (len(ran) < FEWEST and self.baseline is None):
+            return None
+        results = zip(ran, results_of(list(ran.values())), strict=True)
+        return assemble([replace(result, node=node) for node, result in results])
+
+    def _judge(self, table: NodeTable, part: float = 1.0) -> dict[str, tuple[NodeFinding, ...]]:
+        try:
+            verdicts = diagnose(table, self.rules, self.baseline, part).verdicts
+        except InputError as error:
+            if error.code != "no-metric-matched":  # what was measured may be nothing that the rules look at
+                raise
+            return {}
+        return {verdict.node: verdict.accusations for verdict in verdicts}
