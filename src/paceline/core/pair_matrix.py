@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.stats import CONFIDENCE, student_quantile
+from paceline.core.stats import CONFIDENCE, student_quantile, student_upper
 
 Floats = NDArray[np.float64]
 Pair = tuple[str, str]  # labels of two ends
@@ -27,8 +27,8 @@ FEWEST = 4  # ends: with fewer a slow link cannot be told from a slow end
 _MEDIAN = math.sqrt(math.pi / 2.0)  # the error of a median over that of a mean
 _EFFICIENCY = 0.37  # of the median distance, as a measure of spread
 _DEVIATION = 1.4826  # times the median distance from the median, of normal numbers
-_RARE = 0.01  # more pairs than this part that are faster than both of their ends are no noise: some share a switch
-_TAIL = 2.0  # times the largest gain, that a loss must be where noise has long tails
+# How likely noise has which tails: degrees of freedom of Student's t, before any pair has been seen.
+_TAILS = ((math.inf, 0.9), (20.0, 0.04), (10.0, 0.03), (6.0, 0.015), (5.0, 0.01), (4.0, 0.004), (3.0, 0.001))
 _OWN_END, _OWN_LINK = 60.0, 12.0  # over the squared number of ends: how far what is slow hides behind its own loss
 _SHOWN = 3  # ends of a group
 SEEN = 0.8  # the part of losses of a size that must be found for the size to count as seen
@@ -97,9 +97,6 @@ def judge_pairs(speeds: Mapping[Pair, float], node_of: Mapping[str, str]) -> Pai
     freedom = max(1.0, _EFFICIENCY * (len(rows) - len(ends)))
     chance = 1.0 - WRONGLY / (len(ends) + len(rows))
     reach = max(student_quantile(chance, freedom) * noise, -math.log1p(-LEAST))
-    groups_reach = reach
-    if 0.0 < np.mean(apart > reach) <= _RARE:  # nothing makes a pair faster than its ends, so noise has long tails
-        reach = _TAIL * float(apart.max())
     error = _MEDIAN * noise / np.sqrt(partners)
     usual, spread = _usual(levels, error)
     apart_by = np.hypot(spread, error)
@@ -110,7 +107,11 @@ def judge_pairs(speeds: Mapping[Pair, float], node_of: Mapping[str, str]) -> Pai
     losses = {
         number: usual - float(levels[number]) for number in range(len(ends)) if usual - levels[number] > limits[number]
     }
-    groups = _groups(losses, np.nan_to_num(matrix - expected, nan=0.0), groups_reach)
+    groups = _groups(losses, np.nan_to_num(matrix - expected, nan=0.0), reach)
+    # Nothing makes a pair faster than its ends, but a switch behind which both are: what else is faster, is so by
+    # noise.
+    is_noise = (apart > 0.0) & ~(np.isin(rows, list(losses)) & np.isin(columns, list(losses)))
+    reach = max(reach, _reach(apart[is_noise] / noise, chance, freedom) * noise)
     slow_ends = {
         ends[number]: _slow("adapter", ends[number], loss, float(error[number]))
         for number, loss in losses.items()
@@ -145,6 +146,33 @@ def _levels(matrix: Floats) -> Floats:
         enough = (~np.isnan(others)).sum(axis=1) >= 2
         levels = np.where(enough, np.nanmedian(np.where(enough[:, None], others, matrix), axis=1), levels)
     return levels
+
+
+def _reach(gains: Floats, chance: float, freedom: float) -> float:
+    """How many deviations noise reaches by this chance, if its losses have the tails that its gains have."""
+    logs, weights, shapes = [], [], []
+    for shape, weight in _TAILS:
+        unit = 1.0 if math.isinf(shape) else student_quantile(0.75, shape) * _DEVIATION
+        logs.append(_likelihood(gains * unit, shape) + gains.size * math.log(unit))
+        weights.append(weight)
+        shapes.append((1.0 / (1.0 / shape + 1.0 / freedom), unit))
+    likely = np.exp(np.array(logs) - max(logs)) * weights
+    likely /= likely.sum()
+    low, high = 1.0, 1e3
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        beyond = [student_upper(middle * unit, shape) for shape, unit in shapes]
+        low, high = (middle, high) if likely @ beyond > 1.0 - chance else (low, middle)
+    return high
+
+
+def _likelihood(deviations: Floats, shape: float) -> float:
+    """The logarithm of that of Student's distribution with these degrees of freedom, but for a common constant."""
+    squares = deviations**2
+    if math.isinf(shape):
+        return float(-0.5 * squares.sum())
+    front = math.lgamma((shape + 1.0) / 2.0) - math.lgamma(shape / 2.0) - 0.5 * math.log(shape / 2.0)
+    return deviations.size * front - (shape + 1.0) / 2.0 * float(np.log1p(squares / shape).sum())
 
 
 def _usual(levels: Floats, error: Floats) -> tuple[float, float]:

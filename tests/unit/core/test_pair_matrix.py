@@ -73,9 +73,12 @@ def test_pairs_within_a_node_do_not_cross_the_network() -> None:
         assert named(verdict) == {("node", "n1"), ("adapter", "n2:3")}
 
 
-def test_noise_with_long_tails_makes_hardly_anything_slow() -> None:
+@pytest.mark.parametrize(("hosts", "fleets"), [(8, 100), (16, 100), (24, 60), (64, 20)])
+@pytest.mark.parametrize("tail", [5.0, 3.0])
+def test_noise_with_long_tails_makes_hardly_anything_slow(hosts: int, fleets: int, tail: float) -> None:
     random = np.random.default_rng(12)
-    assert sum(bool(named(fleet(random, 64, tail=5.0))) for _ in range(20)) <= 4, "all twenty, by a normal noise"
+    wrong = sum(bool(named(fleet(random, hosts, tail=tail))) for _ in range(fleets))
+    assert wrong <= 0.1 * fleets, "taken for normal: three in ten fleets of 16, and nearly all of 64"
 
 
 def test_hosts_that_differ_are_not_slow() -> None:

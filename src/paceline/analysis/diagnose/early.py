@@ -32,8 +32,8 @@ class DefectRules:
     def accused_so_far(self, runs: Mapping[str, RunRecords], nodes: int) -> dict[str, NodeFinding]:
         """The nodes that are accused by what is measured by now, each with the worst of it; `nodes` measure in all.
 
-        Asked after every case, this accuses no more healthy nodes by chance than asked once at the end: chance is
-        shared among all cases, those to come included, and nodes are compared where nearly all have measured.
+        Asked after every case, this accuses few more healthy nodes than asked once at the end: what chance may do is
+        shared among all cases, those to come included, and nodes are compared where most have measured the same.
         """
         found: dict[str, NodeFinding] = {}
         for node, run in runs.items():
