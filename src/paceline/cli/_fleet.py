@@ -35,6 +35,7 @@ class Lines(FleetListener):
 
     def changed(self, node: NodeRun) -> None:
         words = {"measuring": f"measures {node.cases} cases, run {node.run_id}", "finished": f"finished{_counts(node)}"}
+        words["accused"] = f"ended early{_counts(node)}"
         self._say(node, words.get(node.state) or f"{node.state}: {_first(node.cause)}")
 
     def accused(self, node: NodeRun) -> None:
