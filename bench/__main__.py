@@ -34,6 +34,7 @@ from bench import (
     zoo_time,
 )
 from bench.analysis import analysis_ratios
+from bench.epilogues import epilogue_ratios
 from bench.fp8_training import fp8_ratios
 from bench.generate import generate_ratios
 from bench.load import load_ratios
@@ -168,6 +169,7 @@ LONG = {
     "tune": tune.main,
 }
 COMMANDS: dict[str, click.Command] = {
+    "epilogues": kept("Epilogues of products beside kernels of their own.", epilogue_ratios),
     "idle": idle.main,
     "planted": planted.main,
     "switches": switches.main,
