@@ -271,9 +271,6 @@ def _expand_entry(
         targets = here.resolve(keys.target)
         each = split_target(keys.target)[1] == EACH
         at_once = benchmark.within_device(parameters) if keys.at_once is None else keys.at_once
-        expected, timeout = benchmark.expected_seconds(parameters), keys.timeout
-        if "timeout" not in of_case and expected:
-            timeout = max(timeout, PATIENCE * expected)  # who asks for hours need not ask for more time as well
         cases = []
         for target in targets:
             ranks = _ranks(keys, target, here, benchmark, required) if not each else _one_rank(keys, required)
@@ -284,13 +281,12 @@ def _expand_entry(
                 title=benchmark.title(parameters) + (f" x{ranks}" if ranks > 1 else ""),
                 target=target,
                 ranks=ranks,
-                timeout=timeout,
+                timeout=keys.timeout,
                 memory_limit=keys.memory_limit,
                 power_limit=keys.power_limit,
                 clock_limit=keys.clock_limit,
                 require=keys.require,
                 category=benchmark.category,
-                expected=expected,
                 origin=origin,
                 env=keys.env,
                 superbench=keys.superbench,
@@ -298,7 +294,11 @@ def _expand_entry(
             )
             case = case.model_copy(update={"title": f"{case.title} at {case.limits}"}) if case.limits else case
             benchmark.check(parameters, case)
-            cases.append(case.model_copy(update={"sends": benchmark.sends(parameters)}))
+            expected = benchmark.expected_seconds(parameters)
+            # Who asks for hours need not ask for more time as well.
+            most = PATIENCE * expected if expected and "timeout" not in of_case else 0.0
+            known = {"sends": benchmark.sends(parameters), "expected": expected, "timeout": max(case.timeout, most)}
+            cases.append(case.model_copy(update=known))
         if nodes not in (None, here.nodes):
             remedy = "name the hosts with --hosts a,b" if here.nodes == 1 else "change the layout, or name other hosts"
             message = f"its layout is for {nodes} nodes, but it would run on {here.nodes}: {remedy}"

@@ -349,6 +349,19 @@ class ServeParameters(Parameters):
         return len(load.schedule(np.random.default_rng(self.seed)))
 
     @property
+    def planned_seconds(self) -> float | None:
+        """How long requests are sent, those to warm up included; None where answers decide, of a sweep the most."""
+        load, warm_up = self.load, self.warm_up_seconds or 0.0
+        if load is None:
+            return self.search_budget
+        if load.arrival == "trace":
+            return warm_up + float(load.recorded().intended[-1])
+        if load.requests is not None:
+            return warm_up + load.requests / load.rate if load.rate else None
+        rates = (load.points or SWEEP_POINTS) if load.over == "rate" else 0
+        return warm_up + load.seconds * (len(load.swept_users) + rates if load.arrival == "sweep" else 1)
+
+    @property
     def chosen_wire(self) -> Wire:
         """How requests travel."""
         return self.wire or SERVERS.registry().get(self.server.kind).usual_wire(self.server.whole(), self.model)

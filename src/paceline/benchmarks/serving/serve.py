@@ -29,7 +29,7 @@ from paceline.benchmarks.serving.server_metrics import ServerWatch, watching
 from paceline.benchmarks.serving.session import LimitReached, ServingSession, describe_status, opened, watched
 from paceline.benchmarks.serving.spending import SendPlan
 from paceline.benchmarks.serving.sweep import MOST_ERRORS, SweepPoint, load_name, run_sweep, together
-from paceline.core.benchmark import Benchmark, Context, Progress
+from paceline.core.benchmark import START_SECONDS, Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
 from paceline.core.errors import CaseError, InputError, located
@@ -130,6 +130,11 @@ class Serve(Benchmark[ServeParameters]):
         elif load.requests is not None:
             length = {"requests": max(1, round(part * load.requests))}
         return parameters.model_copy(update={"load": load.model_copy(update=length)})
+
+    @classmethod
+    def expected_seconds(cls, parameters: ServeParameters) -> float | None:
+        seconds = parameters.planned_seconds
+        return None if seconds is None else seconds + START_SECONDS
 
     @classmethod
     def sends(cls, parameters: ServeParameters) -> str:

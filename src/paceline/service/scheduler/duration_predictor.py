@@ -56,6 +56,11 @@ class _Past:
     parameters: Mapping[str, Any]
     machine: str
     seconds: float
+    expected: float | None
+
+    def of_such(self, expected: float | None) -> float:
+        """What it would have taken if it were to take as long by its own account as another case does."""
+        return self.seconds * (expected / self.expected if expected and self.expected else 1.0)
 
 
 class History:
@@ -73,7 +78,7 @@ class History:
         misses = self._misses.setdefault((case.benchmark, machine, basis), deque(maxlen=KEPT))
         misses.append(math.log(seconds / guess))
         pasts = self._pasts.setdefault(case.benchmark, deque(maxlen=KEPT))
-        pasts.append(_Past(case.key, case.parameters, machine, seconds))
+        pasts.append(_Past(case.key, case.parameters, machine, seconds, case.expected))
 
     def predict(self, case: Case, machine: str) -> Prediction:
         """How long a case takes on a machine of this kind; never more than its timeout lets it."""
@@ -97,7 +102,8 @@ class History:
             return median(past.seconds for past in same), Basis.OTHER_MACHINE
         near = [past for past in pasts if past.machine == machine] or list(pasts)
         if near:
-            nearest = sorted((_distance(case.parameters, past.parameters), past.seconds) for past in near)[:NEAREST]
+            all_near = [(_distance(case.parameters, past.parameters), past.of_such(case.expected)) for past in near]
+            nearest = sorted(all_near)[:NEAREST]
             weighted = [(1.0 / (0.05 + distance), math.log(seconds)) for distance, seconds in nearest]
             logs = sum(weight * log for weight, log in weighted)
             return math.exp(logs / sum(weight for weight, _ in weighted)), Basis.NEAREST

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from paceline.api.cases import expand_here
 from paceline.benchmarks.serving.parameters import ServeParameters
 from paceline.benchmarks.serving.spending import SendPlan, Spending, SpendLimits
+from paceline.core.suite import Suite
 from paceline.load.trace import CANCELLED, OK, UNSENT
 from support.refused import refused
 from support.traces import trace
@@ -48,6 +50,34 @@ def plan(**given: Any) -> SendPlan:
 )
 def test_what_is_going_to_be_sent_is_said(given: dict[str, Any], says: str) -> None:
     assert str(plan(**given)).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({"load": {"rate": 5, "duration": "2h"}}, 7200.0),
+        ({"load": {"rate": 5, "requests": 100}, "warm_up": "2s"}, 22.0),
+        ({"load": {"arrival": "closed", "users": 3, "requests": 9}}, None),
+        ({"load": {"arrival": "sweep", "users": 8, "duration": "30s"}}, 120.0),
+        ({"load": {"arrival": "sweep", "over": "rate", "users": 8, "points": 5, "duration": "30s"}}, 210.0),
+        ({"slo": {"p99": "1s"}, "search_budget": "90s"}, 90.0),
+    ],
+)
+def test_how_long_it_takes_is_known_before_where_answers_do_not_decide(
+    given: dict[str, Any], seconds: float | None
+) -> None:
+    asked = {"server": THEIRS, "wire": "openai-chat"} | given
+    assert ServeParameters.read(asked).planned_seconds == seconds
+
+
+def test_a_long_trace_is_not_cut_off_by_a_timeout_that_nobody_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("timestamp\n0\n3000\n")
+    entry = {"benchmark": "serve", "server": THEIRS, "load": {"arrival": "trace", "file": str(file)}}
+    suite = {"name": "replay", "cases": [entry, entry | {"timeout": "60s"}]}
+    long, cut = expand_here(Suite.model_validate(suite), {})
+    assert long.expected is not None and 3000.0 < long.expected < 3100.0
+    assert (long.timeout, cut.timeout) == (2 * long.expected, 60.0)
 
 
 def test_lengths_of_a_trace_are_counted(tmp_path: Path) -> None:

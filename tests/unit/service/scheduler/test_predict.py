@@ -45,6 +45,14 @@ def test_nearer_parameters_count_more() -> None:
     assert found.basis is Basis.NEAREST and 90.0 < found.seconds < 140.0
 
 
+def test_a_case_that_is_to_take_longer_than_those_known_is_given_that_time() -> None:
+    history = History()
+    for rate in (10, 20, 40):
+        history.add(case("serve", rate=rate, budget=10.0), "h200", 16.0)
+    found = history.predict(case("serve", rate=20, budget=7200.0, timeout=20_000.0), "h200")
+    assert found.basis is Basis.NEAREST and 7000.0 < found.seconds < 8000.0
+
+
 def test_a_machine_that_is_slower_is_learnt() -> None:
     history = History()
     for size in range(10, 30):
