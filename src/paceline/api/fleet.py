@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 PREFIX = "fleet-"
 SLOW = 2.0  # a node that takes so many times as long as the others do is named
 LOOK_SECONDS = 0.2
+LOOKING = 0.1  # the part of the time that may go into judging while nodes measure: this machine may be one of them
 
 State = Literal["waiting", "measuring", "finished", "accused", "unreachable", "lost", "refused", "interrupted"]
 
@@ -186,7 +187,7 @@ class Fleet:
         until: DefectRules | None = None,  # what ends the check of a node early
     ) -> None:
         self._plan, self._store, self._listener, self._retry_failed = plan, store, listener, retry_failed
-        self._until, self._judged = until, 0  # records
+        self._until, self._judged, self._next_look = until, 0, 0.0  # records, and on the monotonic clock
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self.nodes = [NodeRun(host) for host in plan.hosts]
@@ -201,7 +202,10 @@ class Fleet:
             try:
                 time.sleep(LOOK_SECONDS)
                 self._name_late_ones()
-                self._accuse()
+                if time.monotonic() >= self._next_look:
+                    begun = time.monotonic()
+                    self._accuse()
+                    self._next_look = time.monotonic() + (time.monotonic() - begun) / LOOKING
             except KeyboardInterrupt:
                 self._is_over.set()
         if self._is_over.is_set():
