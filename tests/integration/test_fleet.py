@@ -147,12 +147,14 @@ def test_a_case_that_fails_on_a_host_is_named(sandbox: Sandbox) -> None:
 
 def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
-    watched = Watched.start(sandbox, "run", suite, "--each", "--json", "--hosts", "one,two", *NO_HOSTS)
+    until = ["--until-defect", "--store", "other.db"]
+    watched = Watched.start(sandbox, "run", suite, "--each", "--json", "--hosts", "one,two", *until, *NO_HOSTS)
     for host in ("one", "two"):
         assert watched.wait_for("node", node=host, state="measuring")
     watched.process.send_signal(signal.SIGINT)
     assert watched.finish() == 130
-    assert f"go on with: paceline run --resume {plan_of(sandbox)['id']}" in watched.errors
+    again = f"{plan_of(sandbox)['id']} --store other.db --until-defect"
+    assert f"go on with: paceline run --resume {again}" in watched.errors
     assert sandbox.left_behind() == []
 
 

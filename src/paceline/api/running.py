@@ -267,14 +267,21 @@ def measure(
     return Measured(records, records.all_ok and suite_run.all_ok and finished, suite_run.ended_early)
 
 
-def until_defect(store: Store, run: Run, defects: DefectRules) -> Callable[[], str]:
+def until_defect(store: Store, todo: Todo, defects: DefectRules) -> Callable[[], str]:
     """Says of a run on this machine why it is enough: what accuses the machine by now."""
     from paceline.report.diagnose import sentence
+
+    run, again = todo.run, {case.index for case in todo.cases}
 
     def enough() -> str:
         (so_far,) = store.glances([run.id]).values()
         node = run.environment.host_name
-        found = defects.accused_so_far({node: so_far.model_copy(update={"run": run})}, 1)
+        records = [
+            record
+            for record in so_far.records  # an attempt that is to be repeated says nothing any more
+            if record.case.index not in again or record.attempt > todo.attempts.get(record.case.index, 0)
+        ]
+        found = defects.accused_so_far({node: RunRecords(run=run, records=records)}, 1)
         return sentence(found[node]) if node in found else ""
 
     return enough

@@ -18,7 +18,7 @@ from paceline.api.fleet import (
     progress_of,
     slow_nodes,
 )
-from paceline.cli._running import write_summary
+from paceline.cli._running import JUDGING, given, write_summary
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
@@ -82,7 +82,6 @@ def run(
     from paceline.store import open_store
 
     catch_interrupts()
-    again = f"paceline run --resume {plan.id}"
     if as_json:
         click.echo(json.dumps({"event": "fleet_started", "fleet": plan.id, "suite": plan.suite.name}))
     else:
@@ -92,16 +91,21 @@ def run(
         try:
             nodes = fleet.go()
         except KeyboardInterrupt:
-            click.echo(f"\npaceline: interrupted; go on with: {again}", err=True)
+            again = f"{plan.id}{given(opened, *JUDGING)}"
+            click.echo(f"\npaceline: interrupted; go on with: paceline run --resume {again}", err=True)
             return INTERRUPTED
-    summary = write_summary(plan.id, [node.result for node in nodes if node.result is not None])
+        there = f"{plan.id}{given(opened)}"
+    results = [node.result for node in nodes if node.result is not None]
+    summary = write_summary(plan.id, results)
     code = end(plan.id, nodes, as_json=as_json)
     if not as_json:
-        click.echo(f"\nNodes:  paceline diagnose {plan.id}")
+        click.echo(f"\nNodes:  paceline diagnose {there}")
         if summary is not None:
             click.echo(f"Results under SuperBench's names: {summary}")
         if any(node.state != "finished" for node in nodes):
-            click.echo(f"Rest:   {again}")
+            click.echo(f"Rest:   paceline run --resume {there}")
+    if until is not None and (nothing := until.nothing_compared(results)):
+        click.echo(f"paceline: {nothing}", err=True)
     return code
 
 

@@ -215,6 +215,7 @@ def _shown(seconds: float) -> str:
 
 
 INTERRUPTED = 130
+JUDGING = ("until_defect", "rules", "baseline")  # options that say what ends a check
 PAST_CASES = 1_000  # from which the time of a run is estimated
 
 
@@ -323,30 +324,42 @@ def _measure(
     """Measure, report, and say with the exit code whether all is well."""
     run_id = todo.run.id
     catch_interrupts()
-    enough = running.until_defect(store, todo.run, until) if until is not None else lambda: ""
+    enough = running.until_defect(store, todo, until) if until is not None else lambda: ""
     try:
         measured = running.measure(store, todo, output.listener(), world, warm, enough)
     except KeyboardInterrupt:
         if output.as_json:
             click.echo(json.dumps({"event": "run_ended", "run": run_id, "ok": False, "status": "interrupted"}))
-        # What a later command must say: the store, a URL without its password, and the hosts.
-        options = dict(click.get_current_context().params)
-        if "://" in (options.get("store") or ""):
-            options["store"] = store.location.shown
-        command = f"paceline run --resume {run_id}"
-        for name in ("store", "hosts", "remote_shell", "remote_python", "master_address"):
-            if options.get(name):
-                command += f" --{name.replace('_', '-')} {shlex.quote(options[name])}"
-        click.echo(f"\npaceline: interrupted; go on with: {command}", err=True)
+        options = given(store, "hosts", "remote_shell", "remote_python", "master_address", *JUDGING)
+        click.echo(f"\npaceline: interrupted; go on with: paceline run --resume {run_id}{options}", err=True)
         return INTERRUPTED
-    written = _show(measured.records, output, ok=measured.ok)
+    accused = measured.ended_early or enough()  # which nobody has asked since the last case
+    ok = measured.ok and not accused
+    written = _show(measured.records, output, ok=ok, accused=accused)
     if measured.ended_early:
-        rest = f"paceline run --resume {run_id} measures the other {len(measured.records.missing)}"
-        click.echo(f"paceline: ended early because {measured.ended_early}; {rest}", err=True)
-    return 0 if measured.ok and (written or output.report_path is None) else 1
+        rest = f"paceline run --resume {run_id}{given(store)} measures the other {len(measured.records.missing)}"
+        click.echo(f"paceline: ended early because {accused}; {rest}", err=True)
+    elif accused:
+        click.echo(f"paceline: this machine is accused: {accused}", err=True)
+    elif until is not None and (nothing := until.nothing_compared([measured.records])):
+        click.echo(f"paceline: {nothing}", err=True)
+    return 0 if ok and (written or output.report_path is None) else 1
 
 
-def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
+def given(store: Store, *names: str) -> str:
+    """The store and those of these options that this command was given, as a later command must say them."""
+    options = dict(click.get_current_context().params)
+    if "://" in (options.get("store") or ""):
+        options["store"] = store.location.shown  # a URL without its password
+    words = ""
+    for name in ("store", *names):
+        if value := options.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            words += f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}"
+    return words
+
+
+def _show(records: RunRecords, output: Output, *, ok: bool, accused: str = "") -> bool:
     """Print the results and write the report; whether there is one."""
     path = _write_report(records, output) if output.report else None
     summary = write_summary(records.run.id, [records])
@@ -355,6 +368,7 @@ def _show(records: RunRecords, output: Output, *, ok: bool) -> bool:
             output.answer(records)
         words = {"event": "run_ended", "run": records.run.id, "ok": ok, "status": "finished"}
         written = {"results_summary": str(summary)} if summary is not None else {}
+        written |= {"accused": accused} if accused else {}
         click.echo(json.dumps(words | {"report": str(path) if path else None} | written))
         return path is not None
     click.echo()

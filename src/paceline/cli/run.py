@@ -154,8 +154,12 @@ def command(
             "--master-address": master_address,
         }  # fmt: skip
         plan = _fleet_plan(ctx, hosts, resume, overrides, filters, tags, remote_shell, remote_python, only_here)
+        from paceline.analysis.diagnose.early import FEWEST
         from paceline.cli import _fleet
 
+        if until is not None and until.baseline is None and len(plan.hosts) < FEWEST:
+            few = f"fewer than {FEWEST} nodes are not compared: without --baseline only a case that fails ends a check"
+            click.echo(f"paceline: {few} early", err=True)
         sys.exit(_fleet.run(plan, store, as_json=as_json, retry_failed=retry_failed, until=until))
     with others(hosts, remote_shell, remote_python, master_address) as world:
         output.check()

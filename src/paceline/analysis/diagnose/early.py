@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.analysis.baseline import Baseline
@@ -47,6 +47,14 @@ class DefectRules:
             part = max(len(run.records) / max(1, len(run.run.cases)) for run in runs.values())
             found = self.accused_in(table, nodes, min(1.0, part)) | found
         return found
+
+    def nothing_compared(self, runs: Sequence[RunRecords]) -> str:
+        """Says so where the baseline has no figure of anything that was measured; otherwise empty."""
+        if self.baseline is None or not any(record.outcome is Outcome.OK for run in runs for record in run.records):
+            return ""
+        if any(self.baseline.reference(column) for column in assemble(results_of(list(runs))).columns):
+            return ""
+        return "the baseline has no figure of anything that was measured: only cases that fail were looked for"
 
     def accused_in(self, table: NodeTable, nodes: int, part: float) -> dict[str, NodeFinding]:
         """The same of a table that has this part of all cases."""
