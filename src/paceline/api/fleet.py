@@ -292,7 +292,7 @@ class Fleet:
 
     def _name_late_ones(self) -> None:
         with self._lock:
-            ended = [node.seconds for node in self.nodes if node.state == "finished"]
+            ended = [node.seconds for node in self.nodes if node.state == "finished" and node.records]
             if 2 * len(ended) <= len(self.nodes):
                 return
             usual = statistics.median(ended)
