@@ -38,11 +38,11 @@ class Reference(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    value: float
+    value: float = Field(allow_inf_nan=False)
     unit: str = ""
     better: Better = Better.NEITHER
     nodes: int = Field(default=0, ge=0)  # how many measured it; 0 where that is not known
-    spread: float | None = None  # scaled median absolute deviation over them
+    spread: float | None = Field(default=None, ge=0)  # scaled median absolute deviation over them
     interval: Interval | None = None  # of the value
 
 

@@ -106,6 +106,7 @@ def test_a_previous_baseline_keeps_its_figures() -> None:
         ('{"paceline_baseline": 2}', "other-version", "paceline_baseline"),
         ('{"paceline_baseline": 1}', "missing-key", "metrics"),
         ('{"paceline_baseline": 1, "metrics": {"a": {"valeu": 1}}}', "missing-key", "metrics.a.value"),
+        ('{"paceline_baseline": 1, "metrics": {"a": {"value": NaN}}}', "invalid-value", "metrics.a.value"),
     ],
 )
 def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, text: str, code: str, key: str | None) -> None:
