@@ -21,6 +21,7 @@ _PREFIXED = {
     f"{letter}{end}": base ** (1 + "KMGT".index(letter)) for letter in "KMGT" for end, base in _ENDINGS.items()
 }
 _BYTES = {"": 1, "B": 1} | _PREFIXED | {"kB": 1000, "k": 1000}
+LONGEST_DURATION = 100 * 365 * 86400.0  # seconds; clocks and timeouts overflow beyond a few times of it
 LARGEST_SIZE = 1024**6  # bytes; arrays beyond it overflow what counts them
 SCALED = ("FLOP/s", "OP/s", "B/s")  # units that are shown with a prefix
 _WATTS = {"": 1.0, "W": 1.0, "kW": 1e3, "mW": 1e-3}
@@ -53,7 +54,10 @@ def _read(text: object, units: dict[str, float], what: str, example: str) -> flo
 
 def parse_duration(text: object) -> float:
     """Seconds; a bare number is seconds already."""
-    return _read(text, {"": 1.0} | _SECONDS, "duration", "30s, 500ms or 2min")
+    seconds = _read(text, {"": 1.0} | _SECONDS, "duration", "30s, 500ms or 2min")
+    if seconds > LONGEST_DURATION:
+        raise ValueError(f"'{text}' is more than anybody waits; a duration is at most 100 years")
+    return seconds
 
 
 def parse_latency(text: object) -> float:

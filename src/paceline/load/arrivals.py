@@ -191,14 +191,16 @@ def read_arrivals(path: Path) -> Schedule:
                 value = row.get(kind_column)
                 raise _invalid("not-a-kind", f"{arrival} has the kind {value!r}; kinds are numbers from 0", value)
             kinds.append(kind)
-    intended = np.array(times) if timestamp is not None else np.cumsum(times)
-    order = np.argsort(intended, kind="stable")
+    with np.errstate(over="ignore", invalid="ignore"):  # LoadParameters refuses what is too long
+        intended = np.array(times) if timestamp is not None else np.cumsum(times)
+        order = np.argsort(intended, kind="stable")
+        since_first = intended[order] - intended[order[0]]
     in_order = None if kind_column is None else np.array(kinds, np.int32)[order]
     lengths = [_lengths(rows, column(names), path) for names in (PROMPT_LENGTHS, OUTPUT_LENGTHS)]
     prompts, outputs = (None if one is None else one[order] for one in lengths)
     blocks = _blocks(rows, column(BLOCKS), path)
     in_blocks = None if blocks is None else tuple(blocks[row] for row in order)
-    return Schedule(intended[order] - intended[order[0]], in_order, prompts, outputs, in_blocks)
+    return Schedule(since_first, in_order, prompts, outputs, in_blocks)
 
 
 def _lengths(rows: list[dict[str, Any]], column: str | None, path: Path) -> NDArray[np.int32] | None:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from paceline.core.errors import InputError
 from paceline.core.network import MACHINE_FILES, FromNetwork
 from paceline.core.parameters import Parameters
-from paceline.core.quantity import Duration, Fraction, Rate, Size
+from paceline.core.quantity import LONGEST_DURATION, Duration, Fraction, Rate, Size
 from paceline.load import arrivals
 from paceline.load.arrivals import Schedule, read_arrivals
 from paceline.load.distribution import Distribution, Pause
@@ -27,6 +27,7 @@ ArrivalName = Literal[
 Loop = Literal["open", "closed", "burst"]
 DEFAULT_SECONDS = 10.0
 MANY_USERS = 64
+MOST_REQUESTS = 100_000_000  # of one load, whose times are all drawn beforehand
 SWEEP_POINTS = 8
 MULTI_STREAM_SAMPLES = 8
 USUAL_DISTINCT = 32
@@ -187,6 +188,12 @@ class LoadParameters(Parameters):
             raise ValueError("duration and requests say the same thing; give one of them")
         if self.arrival == "constant" and self.requests is None and round(given.rate * self.seconds) < 1:
             raise ValueError("the load sends not a single request: raise its rate or its duration")
+        fastest = max(rate or 0.0 for rate in (self.rate, self.to_rate, self.spike_rate, self.pause_rate))
+        most = fastest * self.seconds if self.loop == "open" and self.arrival != "trace" else 0
+        if (count := self.requests or most) > MOST_REQUESTS:
+            raise ValueError(f"a load is of {MOST_REQUESTS:,} requests at most, and this of up to {count:.3g}")
+        if self.requests is not None and self.rate is not None and self.requests / self.rate > LONGEST_DURATION:
+            raise ValueError(f"at a rate of {self.rate:g}/s, {self.requests} requests take more than 100 years")
         if self.points is not None and self.over != "rate":
             raise ValueError("points is how many rates a sweep has; set over to rate, or users for the most users")
         if self.arrival == "spike" and given.spike_at >= self.seconds:
@@ -257,6 +264,9 @@ class LoadParameters(Parameters):
         assert self.file is not None
         schedule = read_arrivals(self.file)
         intended = arrivals.scaled(schedule.intended, self.rate) if self.rate else schedule.intended
+        if not intended[-1] <= LONGEST_DURATION:
+            message = f"'{self.file}' takes more than 100 years; its times are in seconds, and rate scales them"
+            raise InputError("too-long", message, key="load.file", value=str(self.file))
         number = len(intended) if self.duration is None else int(np.searchsorted(intended, self.duration))
         return replace(schedule, intended=intended).first(min(number, self.requests or number))
 

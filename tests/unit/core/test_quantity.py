@@ -102,6 +102,12 @@ def test_negative_and_endless_quantities_are_refused(parse: Callable[[object], f
         parse(value)
 
 
+def test_a_duration_beyond_what_clocks_count_is_refused() -> None:
+    assert parse_duration("36500d") == 3_153_600_000.0
+    with pytest.raises(ValueError, match="'36501d' is more than anybody waits; a duration is at most 100 years"):
+        parse_duration("36501d")
+
+
 def test_an_unknown_unit_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'5 parsec' has the unknown unit 'parsec'; a duration takes ns, us, .*d$"):
         parse_duration("5 parsec")

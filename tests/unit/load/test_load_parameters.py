@@ -109,6 +109,28 @@ def test_what_holds_where_nothing_is_written(
 
 
 @pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"arrival": "poisson", "rate": "1M/s", "duration": "1d"}, "100,000,000 requests at most"),
+        ({"arrival": "ramp", "rate": 1, "to_rate": "1G/s"}, "100,000,000 requests at most"),
+        ({"arrival": "offline", "requests": 100_000_001}, "100,000,000 requests at most"),
+        ({"arrival": "constant", "rate": 1e-9, "requests": 4}, "more than 100 years"),
+    ],
+)
+def test_a_load_that_no_memory_or_clock_holds_is_refused(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        LoadParameters.read(values)
+
+
+@pytest.mark.parametrize("text", ["timestamp\n0\n1e12\n", "gap\n1e308\n1e308\n", "timestamp\n1e308\n-1e308\n"])
+def test_a_trace_that_never_ends_is_refused_where_it_is_read(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "arrivals.csv"
+    file.write_text(text)
+    with refused("too-long", key="load.file"):
+        read("trace", file=str(file)).recorded()
+
+
+@pytest.mark.parametrize(
     "values",
     [
         {"arrival": "constant", "rate": 0.1, "duration": "10s"},
