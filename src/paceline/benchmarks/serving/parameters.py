@@ -350,14 +350,19 @@ class ServeParameters(Parameters):
 
     @property
     def planned_seconds(self) -> float | None:
-        """How long requests are sent, those to warm up included; None where answers decide, of a sweep the most."""
+        """How long requests are sent, those to warm up included; None where answers decide, of a sweep the most.
+
+        Of users who pause it is what their pauses take.
+        """
         load, warm_up = self.load, self.warm_up_seconds or 0.0
         if load is None:
             return self.search_budget
         if load.arrival == "trace":
             return warm_up + float(load.recorded().intended[-1])
         if load.requests is not None:
-            return warm_up + load.requests / load.rate if load.rate else None
+            if load.rate:
+                return warm_up + load.requests / load.rate
+            return warm_up + load.requests * load.think_time / load.concurrency if load.think_time else None
         rates = (load.points or SWEEP_POINTS) if load.over == "rate" else 0
         return warm_up + load.seconds * (len(load.swept_users) + rates if load.arrival == "sweep" else 1)
 

@@ -126,7 +126,10 @@ class Serve(Benchmark[ServeParameters]):
             return parameters.model_copy(update={"search_budget": budget})
         length = {"duration": part * load.seconds}
         if load.arrival == "trace":
-            length = {"duration": part * float(load.recorded().intended[-1])}
+            schedule = load.recorded()
+            length = {"duration": part * float(schedule.intended[-1])}
+            if not length["duration"]:  # all at once
+                length = {"requests": max(1, round(part * len(schedule)))}
         elif load.requests is not None:
             length = {"requests": max(1, round(part * load.requests))}
         return parameters.model_copy(update={"load": load.model_copy(update=length)})

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from paceline.api.cases import expand_here
 from paceline.benchmarks.serving.parameters import ServeParameters
+from paceline.benchmarks.serving.serve import Serve
 from paceline.benchmarks.serving.spending import SendPlan, Spending, SpendLimits
 from paceline.core.suite import Suite
 from paceline.load.trace import CANCELLED, OK, UNSENT
@@ -58,6 +59,7 @@ def test_what_is_going_to_be_sent_is_said(given: dict[str, Any], says: str) -> N
         ({"load": {"rate": 5, "duration": "2h"}}, 7200.0),
         ({"load": {"rate": 5, "requests": 100}, "warm_up": "2s"}, 22.0),
         ({"load": {"arrival": "closed", "users": 3, "requests": 9}}, None),
+        ({"load": {"arrival": "closed", "users": 3, "requests": 900, "think_time": "20s"}}, 6000.0),
         ({"load": {"arrival": "sweep", "users": 8, "duration": "30s"}}, 120.0),
         ({"load": {"arrival": "sweep", "over": "rate", "users": 8, "points": 5, "duration": "30s"}}, 210.0),
         ({"slo": {"p99": "1s"}, "search_budget": "90s"}, 90.0),
@@ -78,6 +80,15 @@ def test_a_long_trace_is_not_cut_off_by_a_timeout_that_nobody_asked_for(tmp_path
     long, cut = expand_here(Suite.model_validate(suite), {})
     assert long.expected is not None and 3000.0 < long.expected < 3100.0
     assert (long.timeout, cut.timeout) == (2 * long.expected, 60.0)
+
+
+def test_a_trace_of_requests_at_once_has_trials_of_fewer_requests(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("timestamp\n5\n5\n5\n5\n")
+    whole = ServeParameters.read({"server": THEIRS, "load": {"arrival": "trace", "file": str(file)}})
+    trial = Serve.shortened(whole, 0.5).load
+    assert trial is not None
+    assert len(trial.recorded()) == 2
 
 
 def test_lengths_of_a_trace_are_counted(tmp_path: Path) -> None:
