@@ -13,6 +13,7 @@ from paceline.report.document import Block, Column, Document, Lines, Section, Ta
 from paceline.report.run.sections.traces import short_name
 from paceline.report.text import between, one_line, percent, ratio, show_value
 
+MOST_TRACED = 1.1  # times what was measured; where traced steps took longer, they are no parts of a measured one
 NAMES = 40  # characters of an operation
 
 
@@ -32,7 +33,13 @@ def document(
     """The budget of the step, what takes it, and what to try."""
     label = one_line(f"{case.record.case.benchmark} {case.record.case.title}".strip())
     largest = max(parts, key=lambda part: part.seconds)
+    traced = sum(part.seconds for part in parts if part.seconds > 0)
     answer = f"{label}: of {show_value(case.step, 's')} a step, {percent(largest.seconds / case.step)} {largest.name}."
+    if traced > MOST_TRACED * case.step:
+        answer = (
+            f"{label}: {percent(largest.seconds / traced)} of the traced steps is {largest.name}, but they took "
+            f"{ratio(traced / case.step)} times as long as the measured ones of {show_value(case.step, 's')}."
+        )
     whole = BudgetPart("sum", sum(part.seconds for part in parts), "")
     budget = Table(
         (

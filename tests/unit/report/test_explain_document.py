@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from paceline.analysis.explain import Candidate
+from paceline.analysis.explain import BudgetPart, Candidate, Traced
 from paceline.core.stats import Interval
-from paceline.report.explain import Trial, trial_data, tried
+from paceline.core.subject import StepTrace
+from paceline.report.explain import Trial, document, trial_data, tried
+from support.profiled import gpu_spent
+from support.records import case, record
 
 GRAPH = Candidate("replay the step as a CUDA graph", "launches leave gaps", 0.02, 0.1, "graph=on")
 BATCH = Candidate("a batch of 64", "gaps", 0.05, 0.1, "batch_size=64")
@@ -15,9 +18,19 @@ def measured(gain: float, low: float | None) -> Trial:
     return Trial(gain, interval, 5 if interval else 1, "not compared")
 
 
+def test_a_trace_much_longer_than_the_step_is_not_taken_for_its_parts() -> None:
+    found = Traced(record(case(0, "train", "resnet50")), 1e-3, StepTrace(spent=gpu_spent()), gpu_spent(), {})
+    short = [BudgetPart("memory", 8e-4, ""), BudgetPart("unexplained", 2e-4, "")]
+    assert "of 1 ms a step, 80.0 % memory." in document(found, short, [], []).lead
+    long = [BudgetPart("memory", 3e-3, ""), BudgetPart("other work", 1e-3, ""), BudgetPart("unexplained", -3e-3, "")]
+    assert (
+        "75.0 % of the traced steps is memory, but they took 4.000 times as long" in document(found, long, [], []).lead
+    )
+
+
 def test_one_round_proves_nothing() -> None:
-    document = tried([(GRAPH, measured(1.2, 1.1)), (BATCH, measured(1.9, None))])
-    assert document.lead == "Of 2 settings, graph=on gains most: 1.200 times as fast."
+    told = tried([(GRAPH, measured(1.2, 1.1)), (BATCH, measured(1.9, None))])
+    assert told.lead == "Of 2 settings, graph=on gains most: 1.200 times as fast."
     assert "none is shown to be faster" in tried([(BATCH, measured(1.9, None))]).lead
     assert "none is shown to be faster" in tried([(BATCH, measured(1.05, 0.9))]).lead
 
