@@ -80,7 +80,8 @@ def read_table(
     theirs = [text for text in texts if is_theirs(text)]
     ours = [text for text in texts if text not in theirs]
     parts: list[NodeResults] = [part for text in theirs for part in read_nodes(Path(text))]
-    runs = [*(run for source in read_sources(ours, store) for run in source.runs), *more]
+    named = [*(run for source in read_sources(ours, store) for run in source.runs), *more]
+    runs = list({run.run.id: run for run in named}.values())  # one that has two of the names is one node all the same
     if not parts and not superbench:
         parts = results_of(runs)
     else:  # runs of ours as SuperBench would have written them

@@ -60,6 +60,11 @@ def test_a_tag_is_diagnosed_without_any_file(store: str) -> None:
     assert "gemm fp32 4096/compute_rate" in result.output
 
 
+def test_a_run_that_has_two_of_the_names_is_one_node(store: str, fleet: list[RunRecords]) -> None:
+    result = run("diagnose", "fleet", fleet[0].run.id, "last", "--store", store)
+    assert result.output.startswith("1 of 7 nodes is defective: n4 (gemm).")
+
+
 def test_healthy_nodes_end_with_zero(tmp_path: Path, fleet: list[RunRecords]) -> None:
     path = tmp_path / "ours.jsonl"
     path.write_text("".join(jsonl.render(made) for made in fleet if "n4" not in made.run.id), encoding="utf-8")
