@@ -163,6 +163,8 @@ def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: 
     [
         (["nap", "--each"], "--each goes with --hosts"),
         (["nap", "--each", "--hosts", "a", "--affinity", "0"], "--affinity does not go with --each"),
+        (["nap", "--each", "--hosts", "a", "--profile"], "--profile does not go with --each"),
+        (["nap", "--each", "--hosts", "a", "--explain"], "--explain does not go with --each"),
         (["nap", "--each", "--hosts", "a", "--dry-run"], "--dry-run does not go with --each"),
         (["nap", "--each", "--hosts", "a", "--remote-shell", "ssh there"], "for the name of the host"),
         (["nap", "--each", "--hosts", "a", "--steps", "none"], "steps"),

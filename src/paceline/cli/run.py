@@ -150,8 +150,8 @@ def command(
         click.echo("paceline: without --baseline only a case that fails ends the run early", err=True)
     if is_fleet:
         only_here = {
-            "--peer": peer, "--profile": profile, "--affinity": affinity, "--dry-run": dry_run, "--report": report_path,
-            "--master-address": master_address,
+            "--peer": peer, "--explain": explain, "--profile": profile is not None, "--affinity": affinity,
+            "--dry-run": dry_run, "--report": report_path, "--master-address": master_address,
         }  # fmt: skip
         plan = _fleet_plan(ctx, hosts, resume, overrides, filters, tags, remote_shell, remote_python, only_here)
         from paceline.analysis.diagnose.early import FEWEST
