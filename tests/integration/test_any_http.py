@@ -120,7 +120,7 @@ def test_a_load_is_shown_while_it_runs(sandbox: Sandbox, server: str) -> None:
     remember_the_ceiling(sandbox.environment()["XDG_DATA_HOME"])
     load = ("--load.rate", "40", "--load.duration", "3s", *SHORT, "--json")
     flags = ("--server.url", server, "--server.body", '{"n": 1}', *load)
-    done = sandbox.run("run", "serve", "--server", "url", *flags)
+    done = sandbox.ask("run", "serve", "--server", "url", *flags)
     assert done.returncode in {0, 1}, done.stdout + done.stderr  # requests may be late on a busy machine
     shown = [one["load"] for one in events(done.stdout) if one["event"] == "case_progress" and "load" in one]
     assert shown and any(one["rate"] > 0 for one in shown)
@@ -165,7 +165,7 @@ def test_every_command_of_the_guide_measures_its_server(sandbox: Sandbox) -> Non
         assert len(commands) == 3
         for command in commands:
             words = shlex.split(command.replace(":8000", f":{port}"))[1:]
-            done = sandbox.run(*words, "--load.duration", "1s", *SHORT)
+            done = sandbox.ask(*words, "--load.duration", "1s", *SHORT)
             assert done.returncode == 0, done.stdout + done.stderr
             (record,) = sandbox.load().records
             assert next(m for m in record.measurements if m.metric.name == "error_rate").value == 0.0

@@ -175,7 +175,7 @@ def test_a_trace_hits_the_cache_as_often_as_its_hashes_say(tmp_path: Path) -> No
 def measured(sandbox: Sandbox, served: Served, *flags: str, code: int = 0) -> Record:
     remember_the_ceiling(sandbox.environment()["XDG_DATA_HOME"])
     server = ("--server", json.dumps({"kind": "url", "url": f"{served.address}/v1", "model": "m"}))
-    done = sandbox.run("run", "serve", *server, "--wire", "openai-chat", "--no-report", *flags)
+    done = sandbox.ask("run", "serve", *server, "--wire", "openai-chat", "--no-report", *flags)
     assert done.returncode == code, done.stdout + done.stderr
     (record,) = sandbox.load().records
     return record

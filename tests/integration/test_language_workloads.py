@@ -329,7 +329,7 @@ def test_the_whole_command_reports_turns_models_and_users_who_leave(sandbox: San
         )
         shown = sandbox.ask("run", "serve", *server, *flags, "--dry-run")
         assert "sends 40 requests of 20 conversations, after 4 to warm up" in shown.stdout
-        done = sandbox.run("run", "serve", *server, *flags, "--no-report")
+        done = sandbox.ask("run", "serve", *server, *flags, "--no-report")
         assert done.returncode == 0, done.stdout + done.stderr
         assert len(served.bodies) == 44 and set(served.paths) == {"/v1/messages"}
     (record,) = sandbox.load().records

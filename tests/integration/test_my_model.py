@@ -38,7 +38,7 @@ def test_a_file_of_benchmarks_and_a_command(sandbox: Sandbox) -> None:
     done = sandbox.run("run", "./bench.py", "--size", "7", "--no-report")
     assert done.returncode == 0, done.stderr
     assert "answer size=7: 42 s" in done.stdout and "other-answer size=7: 42 s" in done.stdout
-    done = sandbox.run("run", "command", "--exec", "true 1,2", "--exec", "sleep 0.01; true", *SHORT[:2], "--no-report")
+    done = sandbox.ask("run", "command", "--exec", "true 1,2", "--exec", "sleep 0.01; true", *SHORT[:2], "--no-report")
     assert done.returncode == 0, done.stderr
     assert "✓ command true 1,2" in done.stdout and "✓ command sleep 0.01; true" in done.stdout
 
@@ -74,7 +74,7 @@ def test_a_dry_run_refuses_a_wrong_model_with_an_example(sandbox: Sandbox) -> No
 
 def test_an_onnx_file_is_measured_by_one_command(sandbox: Sandbox) -> None:
     write_onnx(sandbox.work / "net.onnx", "n", 8)
-    done = sandbox.run("run", "inference", "--model", "./net.onnx", "--engine", "onnxruntime", *SHORT)
+    done = sandbox.ask("run", "inference", "--model", "./net.onnx", "--engine", "onnxruntime", *SHORT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 case measured" in done.stdout
 

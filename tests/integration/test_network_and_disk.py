@@ -54,7 +54,7 @@ def without(sandbox: Sandbox, program: str) -> dict[str, str]:
 @pytest.mark.long
 def test_every_pattern_yields_its_figures_and_leaves_no_file(sandbox: Sandbox, folder: Path) -> None:
     patterns = "read,write,random-read,random-write,mixed,random-mixed"
-    done = sandbox.run("run", "disk", "--pattern", patterns, "--folder", str(folder), *SHORT, *ALONE)
+    done = sandbox.ask("run", "disk", "--pattern", patterns, "--folder", str(folder), *SHORT, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sandbox.load().records
     assert [record.case.parameters["pattern"] for record in records] == patterns.split(",")
@@ -88,7 +88,7 @@ def assert_figures_agree(record: Record) -> None:
 @pytest.mark.parametrize("engine", ["libaio", "psync"])
 def test_engines_and_jobs(sandbox: Sandbox, folder: Path, engine: str) -> None:
     given = ("--engine", engine, "--jobs", "2", "--pattern", "random-read")
-    done = sandbox.run("run", "disk", *given, "--folder", str(folder), *SHORT, *ALONE)
+    done = sandbox.ask("run", "disk", *given, "--folder", str(folder), *SHORT, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert only(sandbox).facts["engine"] == engine
     assert only(sandbox).facts["jobs"] == 2
@@ -149,7 +149,7 @@ def test_memory_and_full_disks_are_not_measured(sandbox: Sandbox, folder: Path) 
         {"benchmark": "disk", "folder": "/dev/shm"},
         {"benchmark": "disk", "folder": str(folder), "size": "100000TB"},
     )
-    assert sandbox.run("run", suite, *ALONE).returncode == 1, "nothing was measured"
+    assert sandbox.ask("run", suite, *ALONE).returncode == 1, "nothing was measured"
     memory, full = sandbox.load().records
     assert memory.outcome is full.outcome is Outcome.UNSUPPORTED
     assert memory.cause is not None
@@ -159,7 +159,7 @@ def test_memory_and_full_disks_are_not_measured(sandbox: Sandbox, folder: Path) 
 
 
 def test_without_fio_it_says_what_to_install(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", "disk", *ALONE, env=without(sandbox, "fio")).returncode == 1
+    assert sandbox.ask("run", "disk", *ALONE, env=without(sandbox, "fio")).returncode == 1
     record = only(sandbox)
     assert record.outcome is Outcome.UNSUPPORTED
     assert record.cause is not None
@@ -168,17 +168,17 @@ def test_without_fio_it_says_what_to_install(sandbox: Sandbox) -> None:
 
 
 def test_a_raw_device_is_not_written_without_saying_so(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "disk", "--pattern", "write", "--raw-device", "/dev/null", *ALONE)
+    done = sandbox.ask("run", "disk", "--pattern", "write", "--raw-device", "/dev/null", *ALONE)
     assert done.returncode == 2
     assert "destroy_data" in done.stderr
-    done = sandbox.run("run", "disk", "--pattern", "write", "--raw-device", "/dev/null", "--destroy-data", *ALONE)
+    done = sandbox.ask("run", "disk", "--pattern", "write", "--raw-device", "/dev/null", "--destroy-data", *ALONE)
     assert done.returncode == 2
     assert "not a block device" in done.stderr
     assert not sandbox.store.exists()
 
 
 def test_a_folder_that_does_not_exist_is_refused_before_anything_runs(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "node-check", "--folder", "nowhere", *ALONE)
+    done = sandbox.ask("run", "node-check", "--folder", "nowhere", *ALONE)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "folder 'nowhere' does not exist" in done.stderr
@@ -186,7 +186,7 @@ def test_a_folder_that_does_not_exist_is_refused_before_anything_runs(sandbox: S
 
 
 def test_loopback_has_figures_of_everything(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "tcp", *QUICK, *ALONE)
+    done = sandbox.ask("run", "tcp", *QUICK, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     record = only(sandbox)
     success, connect, trip, whole = (
@@ -209,7 +209,7 @@ def test_loopback_has_figures_of_everything(sandbox: Sandbox) -> None:
 
 @needs_iperf3
 def test_iperf3_on_loopback(sandbox: Sandbox) -> None:
-    done = sandbox.run("run", "tcp", "--engine", "iperf3", *QUICK, *ALONE)
+    done = sandbox.ask("run", "tcp", "--engine", "iperf3", *QUICK, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     record = only(sandbox)
     assert record.facts["engine"] == "iperf3"
@@ -235,7 +235,7 @@ def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
     port = str(free_port())
     command = [sys.executable, "-m", "paceline.benchmarks.communication._tcp_peer", "--port", port]
     with running(command, port):
-        done = sandbox.run("run", "tcp", "--remote-host", f"127.0.0.1:{port}", *QUICK, *ALONE)
+        done = sandbox.ask("run", "tcp", "--remote-host", f"127.0.0.1:{port}", *QUICK, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert only(sandbox).facts["engine"] == "own"
     assert only(sandbox).measurement("round_trip_time") is not None
@@ -246,7 +246,7 @@ def test_a_peer_that_somebody_started_is_used(sandbox: Sandbox) -> None:
 def test_a_peer_that_is_iperf3_is_recognised(sandbox: Sandbox) -> None:
     port = str(free_port())
     with running(["iperf3", "--server", "--bind", "127.0.0.1", "--port", port, "--forceflush"], "listening"):
-        done = sandbox.run("run", "tcp", "--remote-host", f"127.0.0.1:{port}", "--attempts", "3", *QUICK, *ALONE)
+        done = sandbox.ask("run", "tcp", "--remote-host", f"127.0.0.1:{port}", "--attempts", "3", *QUICK, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     record = only(sandbox)
     assert record.facts["engine"] == "iperf3"
@@ -258,7 +258,7 @@ def test_a_peer_that_is_iperf3_is_recognised(sandbox: Sandbox) -> None:
 def test_hosts_are_told_apart_and_a_closed_port_fails_the_case(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as first, socket.create_server(("127.0.0.1", 0)) as second:
         open_ports = [f"127.0.0.1:{one.getsockname()[1]}" for one in (first, second)]
-        done = sandbox.run("run", "tcp", "--endpoints", ",".join(open_ports), "--attempts", "5", *ALONE)
+        done = sandbox.ask("run", "tcp", "--endpoints", ",".join(open_ports), "--attempts", "5", *ALONE)
         assert done.returncode == 0, done.stdout + done.stderr
         record = only(sandbox)
         for label in open_ports:
@@ -266,7 +266,7 @@ def test_hosts_are_told_apart_and_a_closed_port_fails_the_case(sandbox: Sandbox)
             assert connect is not None
             assert len(connect.samples) == 5
         closed = f"127.0.0.1:{free_port()}"
-        done = sandbox.run("run", "tcp", "--endpoints", f"{open_ports[0]},{closed}", "--attempts", "5", *ALONE)
+        done = sandbox.ask("run", "tcp", "--endpoints", f"{open_ports[0]},{closed}", "--attempts", "5", *ALONE)
     assert done.returncode == 1
     record = only(sandbox)
     assert record.outcome is Outcome.FAILED
@@ -292,11 +292,11 @@ def test_a_killed_case_ends_its_peer(sandbox: Sandbox) -> None:
 )
 def test_without_rdma_it_is_unsupported_and_a_failure_only_where_required(sandbox: Sandbox) -> None:
     tcp = {"benchmark": "tcp", "budget": "0.1s", "warm_up": "0.1s", "streams": [1]}
-    assert sandbox.run("run", sandbox.suite({"benchmark": "rdma"}, tcp), *ALONE).returncode == 0
+    assert sandbox.ask("run", sandbox.suite({"benchmark": "rdma"}, tcp), *ALONE).returncode == 0
     record = sandbox.load().records[0]
     assert record.outcome is Outcome.UNSUPPORTED
     assert record.cause is not None
     assert "/sys/class/infiniband" in record.cause.message
     required = sandbox.suite({"benchmark": "rdma", "require": True}, tcp, name="required.yaml")
-    assert sandbox.run("run", required, *ALONE).returncode == 1
-    assert sandbox.run("run", "rdma", *ALONE).returncode == 1, "nothing was measured"
+    assert sandbox.ask("run", required, *ALONE).returncode == 1
+    assert sandbox.ask("run", "rdma", *ALONE).returncode == 1, "nothing was measured"

@@ -96,8 +96,8 @@ def test_a_mistake_on_the_command_line_is_refused(
 
 
 def test_resuming_a_run_that_nobody_knows_is_refused(sandbox: Sandbox) -> None:
-    assert sandbox.run("run", "nap", "--no-report").returncode == 0
+    assert sandbox.ask("run", "nap", "--no-report").returncode == 0
     known = sandbox.load().run.id
-    done = sandbox.run("run", "--resume", known[:-1] + "x", "--no-report")
+    done = sandbox.ask("run", "--resume", known[:-1] + "x", "--no-report")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"paceline: unknown run '{known[:-1]}x': did you mean '{known}'?"]

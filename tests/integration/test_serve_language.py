@@ -15,7 +15,7 @@ SHORT = ("--load", "{arrival: closed, users: 3, requests: 12}", "--warm-up", "0s
 
 
 def run(sandbox: Sandbox, *more: str) -> Record:
-    done = sandbox.run("run", "serve", *MODEL, *SHORT, *more, timeout=LONG)
+    done = sandbox.ask("run", "serve", *MODEL, *SHORT, *more, timeout=LONG)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = sandbox.load().records
     assert record.outcome is Outcome.OK
@@ -52,7 +52,7 @@ def test_a_shared_beginning_comes_from_the_prefix_cache(sandbox: Sandbox) -> Non
 def test_a_sweep_over_users_is_one_command_with_one_server(sandbox: Sandbox) -> None:
     load = ("--load", "{arrival: sweep, users: 4, requests: 24}", "--price", "2", "--warm-up", "0s")
     lengths = ("--requests", "{prompt_tokens: 16, output_tokens: 6, ignore_eos: true}")
-    done = sandbox.run("run", "serve", *MODEL, *load, *lengths, "--report", "page.html", timeout=LONG)
+    done = sandbox.ask("run", "serve", *MODEL, *load, *lengths, "--report", "page.html", timeout=LONG)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = sandbox.load().records
     assert record.load is not None and record.primary == "token_throughput"
@@ -77,7 +77,7 @@ def test_a_sweep_over_users_is_one_command_with_one_server(sandbox: Sandbox) -> 
 def test_profiles_go_by_the_names_that_people_know(sandbox: Sandbox, profile: str, users: int) -> None:
     lengths = ("--requests", "{prompt_tokens: 8, output_tokens: 4}", "--warm-up", "0s", "--no-report")
     short = () if "requests" in profile else ("--load.requests", "6")
-    done = sandbox.run("run", "serve", *MODEL, "--load", profile, *short, *lengths, timeout=LONG)
+    done = sandbox.ask("run", "serve", *MODEL, "--load", profile, *short, *lengths, timeout=LONG)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = sandbox.load().records
     assert record.load is not None and record.load.loop == "closed"
@@ -95,6 +95,6 @@ def test_profiles_go_by_the_names_that_people_know(sandbox: Sandbox, profile: st
 def test_what_does_not_go_with_a_language_model_is_refused(
     sandbox: Sandbox, arguments: tuple[str, ...], says: str
 ) -> None:
-    done = sandbox.run("run", "serve", *MODEL, *SHORT, *arguments)
+    done = sandbox.ask("run", "serve", *MODEL, *SHORT, *arguments)
     assert done.returncode == 2
     assert says in " ".join((done.stdout + done.stderr).split())

@@ -231,7 +231,7 @@ def test_a_run_says_where_its_requests_were(sandbox: Sandbox) -> None:
         "load": {"arrival": "closed", "users": 4, "duration": "1s"},
         "warm_up": "0.2s",
     }
-    done = sandbox.run("run", sandbox.suite(case), "--no-report", timeout=300)
+    done = sandbox.ask("run", sandbox.suite(case), "--no-report", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = sandbox.load().records
     assert record.outcome is Outcome.OK

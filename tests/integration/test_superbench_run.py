@@ -42,7 +42,7 @@ superbench:
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this is about a machine without a GPU")
 def test_a_run_on_a_cpu_writes_what_superbench_would(sandbox: Sandbox) -> None:
     sandbox.write("azure_small.yaml", CONFIG)
-    done = sandbox.run("run", "azure_small.yaml", "--set", "warm_up=10ms", "--set", "stream.budget=50ms", "--json")
+    done = sandbox.ask("run", "azure_small.yaml", "--set", "warm_up=10ms", "--set", "stream.budget=50ms", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gemm-flops:small, precision, int4_tc: no product is measured in this number format" in done.stderr
     (path,) = sandbox.work.glob("outputs/*/results-summary.jsonl")

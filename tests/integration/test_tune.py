@@ -74,11 +74,11 @@ def test_a_setting_that_fails_is_shown_and_not_tried_again(tuned: tuple[Sandbox,
 @pytest.mark.long
 def test_every_trial_is_a_stored_case(tuned: tuple[Sandbox, dict[str, Any]]) -> None:
     sandbox, answer = tuned
-    records = events(sandbox.run("report", "--jsonl", "-o", "-").stdout)
+    records = events(sandbox.ask("report", "--jsonl", "-o", "-").stdout)
     assert len(records) == len(answer["trials"])
     assert {record["case"]["parameters"]["budget"] for record in records} >= {1.0, 9.0}
-    assert "tune made" in sandbox.run("results").stdout
-    assert "size=8 depth=2" in sandbox.run("report").stdout
+    assert "tune made" in sandbox.ask("results").stdout
+    assert "size=8 depth=2" in sandbox.ask("report").stdout
 
 
 @pytest.mark.long
@@ -89,7 +89,7 @@ def test_a_finished_tuning_is_shown_again_without_new_trials(tuned: tuple[Sandbo
     shown = events(again.stdout)
     assert shown[-1] == answer
     assert not [one for one in shown if one.get("event") == "case_started"]
-    other = sandbox.run("tune", "made.py", "--size", "2,4", "--depth", "1,2,3", "--resume", "last")
+    other = sandbox.ask("tune", "made.py", "--size", "2,4", "--depth", "1,2,3", "--resume", "last")
     assert other.returncode == 2
     assert "give the same settings" in other.stderr
 

@@ -86,13 +86,15 @@ class Sandbox:
         """`paceline ...` until it ends."""
         return self.call([sys.executable, "-m", "paceline", *arguments], env=env, **more)
 
-    def ask(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """The same in a copy of a process that has imported everything: for tests of what a command says."""
+    def ask(
+        self, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = GENEROUS
+    ) -> subprocess.CompletedProcess[str]:
+        """The same in a copy of a process that has imported everything: for tests of what a command says and stores."""
         said = [self.folder / name for name in ("stdout.txt", "stderr.txt")]
         for path in said:
             path.write_bytes(b"")
         order = {"arguments": arguments, "environment": self.environment(env), "folder": str(self.work)}
-        code = _copies().run(order | {"stdout": str(said[0]), "stderr": str(said[1])})
+        code = _copies().run(order | {"stdout": str(said[0]), "stderr": str(said[1])}, timeout)
         return subprocess.CompletedProcess(["paceline", *arguments], code, *(path.read_text() for path in said))
 
     def call(
@@ -173,13 +175,13 @@ class _Copies:
             text=True,
         )
 
-    def run(self, order: Mapping[str, Any]) -> int:
-        """The exit code of a command."""
+    def run(self, order: Mapping[str, Any], timeout: float) -> int:
+        """The exit code of a command, which is killed if it takes longer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(order), file=self._process.stdin, flush=True)
         copy = int(self._process.stdout.readline())
-        ending = threading.Timer(GENEROUS, os.kill, (copy, signal.SIGKILL))
+        ending = threading.Timer(timeout, os.kill, (copy, signal.SIGKILL))
         ending.start()
         try:
             return int(self._process.stdout.readline())

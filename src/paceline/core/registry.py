@@ -105,15 +105,13 @@ class Kind(Generic[T]):
 
     def get(self, name: str) -> T:
         """The thing of this name; where its module is called like it, no other one is imported."""
-        stem = name.replace("-", "_")
         own = file_module(os.environ[FILE]) if FILE in os.environ else ""
         for provider in providers():
-            for module in self.modules(provider, Registry(self.name)):
-                if module == own or module.rpartition(".")[2] == stem:
-                    with suppress(Exception, SystemExit):  # the registry says what is wrong with it
-                        for entry_name, entry in self.things_in(importlib.import_module(module)):
-                            if entry_name == name:
-                                return entry
+            for module in _called(self, name.replace("-", "_"), own, provider):
+                with suppress(Exception, SystemExit):  # the registry says what is wrong with it
+                    for entry_name, entry in self.things_in(importlib.import_module(module)):
+                        if entry_name == name:
+                            return entry
         return self.registry().get(name)
 
     def modules(self, provider: str, registry: Registry[T]) -> list[str]:
@@ -178,6 +176,19 @@ def _scanned(kind: Kind[T], providers: tuple[str, ...]) -> Registry[T]:
     return registry
 
 
+@lru_cache(maxsize=256)
+def _called(kind: Kind[Any], stem: str, own: str, provider: str) -> tuple[str, ...]:
+    """Modules that are called like this, and the user's own: every record asks, and to go through folders takes ms."""
+    names = kind.modules(provider, Registry(kind.name))
+    return tuple(name for name in names if name == own or name.rpartition(".")[2] == stem)
+
+
+def _forget() -> None:
+    """What was found in modules that are no longer the ones to be found."""
+    _scanned.cache_clear()
+    _called.cache_clear()
+
+
 class _FileFinder:
     """Lets a file be imported under a name of its own, wherever it is."""
 
@@ -208,7 +219,7 @@ def use_file(path: Path) -> str:
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ != file:  # another one of this name
         del sys.modules[name]
-        _scanned.cache_clear()
+        _forget()
     providers.cache_clear()
     return name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import zipfile
@@ -53,7 +54,7 @@ def provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provide
     def scan_packages(**packages: dict[str, str]) -> Registry[SimpleNamespace]:
         for name, files in packages.items():
             write_package(tmp_path, name, {path: of_things(text) for path, text in files.items()})
-        registry_module._scanned.cache_clear()
+        registry_module._forget()
         monkeypatch.setattr(registry_module, "providers", lambda: tuple(packages))
         return THINGS.registry()
 
@@ -147,6 +148,18 @@ def test_a_provider_may_be_one_module_that_holds_things_of_any_kind(
 def test_one_thing_is_found_without_importing_the_others(provide: Provide) -> None:
     provide(pace_lazy={"things/one_thing.py": "THINGS = ['one-thing']"})
     assert THINGS.get("one-thing").of == "pace_lazy.things.one_thing"
+
+
+def test_folders_are_looked_through_once_and_what_is_defined_anew_is_the_new_one(
+    provide: Provide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provide(pace_once={"things/one_thing.py": "THINGS = ['one-thing']"})
+    first = THINGS.get("one-thing")
+    monkeypatch.setattr(pkgutil, "iter_modules", lambda *_: pytest.fail("looked again"))
+    assert THINGS.get("one-thing") is first
+    anew = SimpleNamespace(name="one-thing", of="elsewhere")
+    monkeypatch.setattr(sys.modules["pace_once.things.one_thing"], "THINGS", [anew])
+    assert THINGS.get("one-thing") is anew
 
 
 def test_modules_that_start_with_an_underscore_are_not_looked_at(provide: Provide) -> None:

@@ -15,6 +15,8 @@ from paceline.core.stats import (
     PERCENTILES,
     Interval,
     _doubt,
+    _median,
+    _percentile,
     _poisson_limits,
     drift_interval,
     effective_count,
@@ -37,6 +39,20 @@ def correlated(rng: np.random.Generator, rho: float, count: int, length: int) ->
 
 
 # ---- summaries
+
+
+def test_median_and_percentiles_are_numpys() -> None:
+    rng = np.random.default_rng(3)
+    for count in (1, 2, 3, 4, 5, 20, 21, 101, 1000):
+        values = rng.standard_t(1, count)
+        assert _median(values) == np.median(values)
+        for percentile in (0.0, 2.0, *PERCENTILES, 98.0, 100.0):
+            assert _percentile(np.sort(values), percentile) == np.percentile(values, percentile)
+        values[rng.integers(count)] = math.nan
+        assert math.isnan(_median(values))
+        assert math.isnan(_percentile(np.sort(values), 50.0))
+    assert _median(np.full(4, math.inf)) == math.inf
+    assert math.isnan(_median(np.zeros(0)))
 
 
 def test_five_samples_by_hand() -> None:

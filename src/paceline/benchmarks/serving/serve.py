@@ -145,9 +145,12 @@ class Serve(Benchmark[ServeParameters]):
 
     @classmethod
     def imports(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the export and the check of answers need: a model without weights is asked by way of the compiler."""
+        """What the export and the check of answers need: a model without weights is asked by way of the compiler.
+
+        A language model is neither exported nor asked here, and torch takes seconds to import.
+        """
         own = {name: value for name, value in parameters.items() if name in ServeParameters.model_fields}
-        if ServeParameters.read(own).chosen_wire == "http":
+        if (wire := ServeParameters.read(own).chosen_wire) == "http" or wire in LANGUAGE_PATHS:
             return ()
         return ("torch", "torch._dynamo", "paceline.servers._exported_module")
 

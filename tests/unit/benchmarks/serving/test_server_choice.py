@@ -78,3 +78,10 @@ def test_a_case_of_any_http_is_named_by_what_it_asks_for() -> None:
     parameters = ServeParameters.read({"server": server, "load": {"rate": 5}})
     assert parameters.chosen_wire == "http"
     assert parameters.label() == "/v1/p url url=http://h:1/v1 poisson 5/s"
+
+
+def test_only_what_is_exported_or_asked_here_takes_a_framework() -> None:
+    serve, rate = BENCHMARKS.get("serve"), {"load": {"rate": 5}}
+    assert serve.imports({"model": "llama3.2-1b", **rate}) == ()
+    assert serve.imports({"server": {"kind": "url", "url": "http://h:1/v1", "body": "{}"}, **rate}) == ()
+    assert "torch" in serve.imports({"model": "resnet18", **rate})
