@@ -74,7 +74,10 @@ def command(
     seconds, part = value_of("--budget", budget, parse_duration), value_of("--within", within, parse_fraction)
     limits = Limits(rounds, seconds, part)
     with open_reader(store) as opened:
-        records = opened.load(opened.find_run(run))
+        meant = opened.find_run(run)
+        if run == "last":  # what was tried for an explanation is a run as well, and has no trace
+            meant = next((row.id for row in opened.runs(LATEST) if not row.name.startswith(TRIAL)), meant)
+        records = opened.load(meant)
     named = [(one, f"{one.case.benchmark} {one.case.title}".strip()) for one in records.records]
     chosen = [(one, name) for one, name in named if case is None or _is_meant(case, one.case.index, name)]
     if not chosen:
@@ -95,6 +98,7 @@ def _is_meant(text: str, index: int, name: str) -> bool:
     return index + 1 == int(text) if text.isdecimal() else all(word in name.split() for word in text.split())
 
 
+TRIAL, LATEST = "explain ", 200  # begins the names of runs that try a setting; runs that are looked at
 WRONG = ("miscompiled", "diverged")  # warnings that say that a result is not what it should be
 
 
@@ -159,7 +163,7 @@ class Explaining:
             first, second = sides
             try:
                 ab.check_sides((first, second), words)
-                records = ab.records_of(store, f"explain {one.setting}", None, ())
+                records = ab.records_of(store, f"{TRIAL}{one.setting}", None, ())
                 measure = ab.measuring(words, ab.Figure())
                 alternation = ab.Alternation((first, second), measure, limits, records, store)
                 _alternate(alternation)

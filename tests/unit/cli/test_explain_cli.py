@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from paceline.core.subject import StepTrace
 from paceline.core.trace_signs import Sign, StepDetails
 from paceline.store import open_store
 from support.profiled import gpu_spent
-from support.records import LOSS, STEP_TIME, case, record, run_of
+from support.records import LOSS, STARTED, STEP_TIME, case, record, run_of
+
+LATER = STARTED + timedelta(days=1)
 
 
 @pytest.fixture
@@ -57,6 +60,13 @@ def test_data_for_programs_adds_up(store: str) -> None:
     assert sum(part["seconds"] for part in told["budget"]) == pytest.approx(told["step_seconds"])
     assert [one["setting"] for one in told["candidates"]] == ["", "graph=on"]
     assert told["candidates"][0]["gain"] == pytest.approx(1e-4 / 9e-5)
+
+
+def test_the_last_run_is_not_the_one_that_tried_a_setting(store: str) -> None:
+    tried = run_of([record(case(0, "train", "resnet50 bf16"))], name="explain graph=on", started_at=LATER).run
+    with open_store(store) as opened:
+        opened.begin(tried.model_copy(update={"id": "20260315-000000-trial"}))
+    assert explain(store, "last").exit_code == 0
 
 
 @pytest.mark.parametrize("words", ["1", "train", "resnet50 bf16"])

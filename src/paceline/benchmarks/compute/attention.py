@@ -104,7 +104,7 @@ class Attention(TorchBenchmark[AttentionParameters]):
     def check(cls, parameters: AttentionParameters, case: Case) -> None:
         heads, shared = parameters.heads or 0, parameters.kv_heads
         if shared is not None and (not heads or heads % shared):
-            message = f"kv_heads = {shared}: give heads as well, a multiple of it"
+            message = f"kv_heads = {shared}: heads is {heads or 'unset'}, and has to be a multiple of it"
             raise InputError("not-a-multiple", message, key="kv_heads", value=shared)
         if parameters.page and parameters.direction != "decode":
             message = f"page = {parameters.page}: {parameters.direction} reads no paged cache; use --direction decode"
