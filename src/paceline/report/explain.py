@@ -35,7 +35,11 @@ def document(
     largest = max(parts, key=lambda part: part.seconds)
     traced = sum(part.seconds for part in parts if part.seconds > 0)
     answer = f"{label}: of {show_value(case.step, 's')} a step, {percent(largest.seconds / case.step)} {largest.name}."
+    base = case.step
+    doubt: tuple[str, ...] = ()
     if traced > MOST_TRACED * case.step:
+        base = traced
+        doubt = ("Predictions rest on steps that were much slower than the measured ones: trace on a quieter machine.",)
         answer = (
             f"{label}: {percent(largest.seconds / traced)} of the traced steps is {largest.name}, but they took "
             f"{ratio(traced / case.step)} times as long as the measured ones of {show_value(case.step, 's')}."
@@ -45,7 +49,7 @@ def document(
         (
             Column.of("Part", [part.name for part in (*parts, whole)], numeric=False),
             Column.of("Time", [show_value(part.seconds, "s") for part in (*parts, whole)]),
-            Column.of("Share", [percent(part.seconds / case.step) for part in (*parts, whole)]),
+            Column.of("Share", [percent(part.seconds / base) for part in (*parts, whole)]),
         )
     )
     reasons = tuple(f"{part.name}: {part.why}" for part in parts)
@@ -70,7 +74,10 @@ def document(
                 (
                     Section("Budget of a step", (budget, Lines(reasons, Tone.NOTE))),
                     Section("What takes longest", (longest,)),
-                    Section("What would make it faster", (Lines(tuple(lines) or (none,), Tone.TEXT),)),
+                    Section(
+                        "What would make it faster",
+                        (Lines(doubt, Tone.WARNING), Lines(tuple(lines) or (none,), Tone.TEXT)),
+                    ),
                 ),
             ),
         ),
