@@ -9,7 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paceline.core.quantity import parse_duration, parse_fraction, parse_rate, parse_size, show_duration, show_size
+from paceline.core.quantity import (
+    LONGEST_DURATION,
+    parse_duration,
+    parse_fraction,
+    parse_rate,
+    parse_size,
+    show_duration,
+    show_size,
+)
 
 ALL = [parse_duration, parse_size, parse_rate, parse_fraction]
 
@@ -24,7 +32,7 @@ def test_a_shown_size_reads_as_itself_to_three_digits(count: int) -> None:
     assert parse_size(show_size(count)) == pytest.approx(count, rel=5.1e-3)
 
 
-@given(st.floats(0, 1e12))
+@given(st.floats(0, LONGEST_DURATION))
 def test_a_bare_number_reads_as_itself_whether_typed_or_not(value: float) -> None:
     for parse in (parse_duration, parse_rate, parse_fraction):
         assert parse(value) == parse(repr(value)) == value

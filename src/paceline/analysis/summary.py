@@ -177,7 +177,7 @@ REMEDIES = {
     CauseKind.HOST_MEMORY: "lower 'batch_size', the model's size or the sizes, or free host memory",
     CauseKind.DEVICE_MEMORY: "lower 'batch_size' or the sizes, choose a narrower precision, or free device memory",
     CauseKind.MISSING_DEPENDENCY: "install what is missing, or leave the case out",
-    CauseKind.UNSUPPORTED: "leave the case out here, or ask for what is possible: another precision, target or size",
+    CauseKind.UNSUPPORTED: "leave the case out on this machine, or choose another precision, target or size",
     CauseKind.CORRUPTION: "trust no number from this device until it was checked; repeat the case on another one",
 }
 
