@@ -53,6 +53,7 @@ class Workers:
     def end_all(self) -> None:
         for worker in self._workers.values():
             end_all(worker)
+        self._workers.clear()  # what forks for a worker ends when nobody holds it any more
 
     def spools(self, follower: str) -> list[Spool]:
         """The attempts that a follower has not been acknowledged for."""
