@@ -215,6 +215,8 @@ class Fleet:
 
     def _accuse(self) -> None:
         """Judge every node by what all have measured so far; one that is accused measures no further case."""
+        if self._until is None:
+            return
         with self._lock:
             there = {
                 node.host: RunRecords(run=node.planned, records=[*node.before, *node.records.values()])
@@ -223,7 +225,7 @@ class Fleet:
             }
             still = sum(not node.is_over or node.state == "finished" for node in self.nodes)
         measured = sum(len(one.records) for one in there.values())
-        if self._until is None or measured == self._judged:
+        if measured == self._judged:
             return
         self._judged = measured
         try:

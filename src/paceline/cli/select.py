@@ -53,6 +53,7 @@ def command(
     from paceline.api.cases import find_suite
     from paceline.api.sources import read_checks
     from paceline.report import select as report
+    from paceline.store.location import locate
 
     minutes = duration_of("--budget", budget).total_seconds() / 60
     suite = find_suite(suite_name)
@@ -67,7 +68,8 @@ def command(
     chosen = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
     plan = choose(model.of_nodes(chosen), minutes * len(chosen))
     if answer.kind == "yaml":
-        judging = [("--rules", rules), ("--baseline", baseline), ("--store", store)]
+        shown = locate(store).shown if store is not None else None  # a URL without its password
+        judging = [("--rules", rules), ("--baseline", baseline), ("--store", shown)]
         _write_suites(plan, suite, answer.output or "selection.yaml", judging)
     else:
         data = {"json": lambda: report.to_json(plan, suite.name)}
