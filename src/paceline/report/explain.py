@@ -39,7 +39,7 @@ def document(
     doubt: tuple[str, ...] = ()
     if traced > MOST_TRACED * case.step:
         base = traced
-        doubt = ("Predictions rest on steps that were much slower than the measured ones: trace on a quieter machine.",)
+        doubt = ("Predictions rest on steps that took longer than the measured ones: trace on a quieter machine.",)
         answer = (
             f"{label}: {percent(largest.seconds / traced)} of the traced steps is {largest.name}, but they took "
             f"{ratio(traced / case.step)} times as long as the measured ones of {show_value(case.step, 's')}."

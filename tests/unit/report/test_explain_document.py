@@ -28,7 +28,7 @@ def test_a_trace_much_longer_than_the_step_is_not_taken_for_its_parts() -> None:
     assert "75.0 % of the traced steps is memory, but they took 4.000 times as long" in told.lead
     shown = markdown.render(told)
     assert "300 %" not in shown
-    assert "much slower than the measured ones" in shown
+    assert "took longer than the measured ones" in shown
 
 
 def test_one_round_proves_nothing() -> None:
