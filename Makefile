@@ -52,7 +52,7 @@ run: $(VENV)/.run ## measure this machine with the suite 'quick' and write pacel
 
 # Hundreds of processes import the package: it is compiled once, also where the environment says not to keep that.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: $(VENV)/.dev ## what must hold at every commit: lint, types, tests (31 minutes on two cores)
+test: $(VENV)/.dev ## what must hold at every commit: lint, types, tests (19 minutes on two cores)
 	@$(STAGES) \
 	  'compile: $(BIN)/python -m compileall -q src tests/support' \
 	  '+lint, beside the next: $(LINT)' \
