@@ -25,6 +25,7 @@ from paceline.runner import watcher
 from paceline.runner.channel import Channel
 from paceline.runner.rank import run_rank  # here, so that no case imports it again
 
+NOISY = {"torchao"}  # complains on standard error of parts that were built for other devices
 GRACE_SECONDS = 0.1  # for what ends with its parent
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # at children, without reaping them
 END_SECONDS = 5.0  # not even SIGKILL ends a process inside the kernel
@@ -152,6 +153,21 @@ def kill_groups(leaders: Iterable[int]) -> None:
                 kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing that is written to standard error meanwhile is seen."""
+    sys.stderr.flush()
+    heard, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(heard, 2)
+        os.close(nowhere)
+        os.close(heard)
+
+
 def _obey(
     order: dict[str, Any],
     descriptors: list[int],
@@ -162,7 +178,8 @@ def _obey(
 ) -> None:
     if order["do"] == "import":
         for name in order["modules"]:
-            with contextlib.suppress(Exception, SystemExit):  # the case that needs it will fail, and say why
+            quietly = _unheard() if name.partition(".")[0] in NOISY else contextlib.nullcontext()
+            with quietly, contextlib.suppress(Exception, SystemExit):  # the case that needs it will fail, and say why
                 importlib.import_module(name)
         # What is imported now is shared by every case: keep the collector from touching (and so copying) its pages.
         gc.collect()

@@ -107,6 +107,22 @@ def test_modules_are_imported_and_those_that_cannot_be_are_passed_over(
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "the terminal's interrupt is the runner's to handle"
 
 
+def test_a_library_that_complains_while_it_is_imported_is_not_heard_and_others_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def play(runner: Runner) -> None:
+        runner.control.send({"do": "import", "modules": ["complains", "speaks"]})
+        runner.hear()
+
+    for name in ("complains", "speaks"):
+        (tmp_path / f"{name}.py").write_text(f"import os\nos.write(2, b'{name}')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(fork_server, "NOISY", {"complains"})
+    served(monkeypatch, play, fork_server.main)
+    assert [sys.modules.pop(name).__name__ for name in ("complains", "speaks")] == ["complains", "speaks"]
+    assert capfd.readouterr().err == "speaks"
+
+
 def test_many_ends_at_once_are_no_trouble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def play(runner: Runner) -> None:
         runner.control.send({"do": "import", "modules": ["storm"]})

@@ -186,12 +186,11 @@ def narrow_weights(module: nn.Module, weights: Weights, device: Device) -> None:
     """Hold the weights of every linear layer whose sizes fit in 8 or 4 bits; `fp8_dynamic` multiplies in 8 bits too."""
     from torch import nn
 
-    needed = "fp8" if weights.startswith("fp8") else "int8"
-    support = device.format(needed)
+    if weights != "int8" and not device.kind.is_accelerator:
+        raise Unsupported(f"weights = {weights} has kernels for GPUs alone: use int8 on a CPU")
+    support = device.format("fp8" if weights.startswith("fp8") else "int8")
     if support.how == "none":
         raise Unsupported(f"weights = {weights}: {support.reason}")
-    if weights == "int4" and not device.kind.is_accelerator:
-        raise Unsupported("weights = int4 has a kernel for GPUs alone: use int8 on a CPU")
     try:
         from torchao.quantization import (
             Float8DynamicActivationFloat8WeightConfig,
