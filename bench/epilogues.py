@@ -118,6 +118,11 @@ class Bed:
             self.wrong.append(f"{name} apart by {most:.2%}")
         return most <= MOST_APART
 
+    def failed(self, name: str, error: Exception) -> None:
+        """A line that cannot be had must not cost the others, nor count as measured."""
+        self.wrong.append(f"{name} {_said(error)}")
+        click.echo(self.wrong[-1], err=True)
+
 
 def _badness(difference: float) -> float:
     return math.inf if math.isnan(difference) else difference
@@ -183,12 +188,17 @@ def epilogue_ratios(wanted: Wanted) -> Iterator[Ratio]:
             if wanted(name := f"{model} {what}"):
                 click.echo(f"compiling {name}", err=True)
                 torch.manual_seed(0)
-                yield bed.line(name, part(bed, tokens, hidden))
+                try:
+                    line = bed.line(name, part(bed, tokens, hidden))
+                except Exception as error:
+                    bed.failed(name, error)
+                else:
+                    yield line
                 _forget(bed.device)
     if any("step" in words for words in wanted.only):
         yield from _steps(wanted, bed)
     if bed.wrong:
-        raise click.ClickException(f"wrong results: {'; '.join(bed.wrong)}")
+        raise click.ClickException(f"wrong or missing: {'; '.join(bed.wrong)}")
 
 
 def _gelu(bed: Bed, tokens: int, hidden: int) -> Part:
@@ -338,8 +348,9 @@ def _steps(wanted: Wanted, bed: Bed) -> Iterator[Ratio]:
         plain = plain or _trained(bed, "")
         try:
             step, reached = _trained(bed, way)
-        except Unsupported as error:
-            yield Ratio(name, math.nan, "> 1", False, _said(error))
+        except Exception as error:
+            bed.failed(name, error)
+            _forget(bed.device)
             continue
         most = max(abs(one / other - 1) for one, other in zip(reached, plain[1], strict=True))
         bed.is_near(name, most)

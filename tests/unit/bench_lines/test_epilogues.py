@@ -95,6 +95,21 @@ def test_what_is_refused_is_a_note_and_what_is_wrong_ends_with_an_error(monkeypa
         next(lines)
 
 
+def test_a_part_that_cannot_be_had_costs_no_other_and_gives_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> Any:
+        raise RuntimeError("out of memory")
+
+    def part(*_: object) -> Any:
+        right = epilogues.Way(lambda: (torch.ones(4),))
+        return epilogues.Part(right, {"fused": lambda: {"": right}}, [torch.ones(4)])
+
+    monkeypatch.setattr(epilogues, "PARTS", {"absent": absent, "part": part})
+    lines = epilogues.epilogue_ratios(ratio.Wanted("cpu", only=("gpt2",)))
+    assert next(lines).name == "gpt2 part"
+    with pytest.raises(ClickException, match="gpt2 absent failed: RuntimeError: out of memory"):
+        next(lines)
+
+
 def test_a_result_that_is_not_written_is_wrong() -> None:
     bed, out = epilogues.Bed(open_device("cpu")), torch.ones(4)
     way = epilogues.Way(lambda: (torch.ones(4), out), (out,))
