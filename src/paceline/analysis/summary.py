@@ -170,7 +170,7 @@ def sweeps_of(record: Record) -> tuple[Sweep, ...]:
 
 
 REMEDIES = {
-    CauseKind.ERROR: "read the traceback {where}, or run this case alone",
+    CauseKind.ERROR: "read the traceback or log {where}, or run this case alone",
     CauseKind.CRASHED: "read the last lines it wrote {where}, or run this case alone",
     CauseKind.INTERRUPTED: "resume the run",
     CauseKind.TIMEOUT: "raise 'timeout' of the case, or lower its 'budget' or its size",

@@ -269,16 +269,15 @@ def _merged(shares: Iterable[_Share]) -> WorkerResults:
     """One trace of all hosts."""
     parts: list[Trace] = []
     answers: list[tuple[int, bytes]] = []
-    losses: list[str] = []
     for share in shares:
         if share.results is None:
             part = Trace.merged([processes.lost(task, share.died) for task in share.tasks])
         else:
             part = share.results.trace
+            part = replace(part, losses=tuple(f"{share.host.name}: {loss}" for loss in part.losses))
             answers += share.results.answers
-            losses += [f"{share.host.name}: {loss}" for loss in share.results.losses]
         parts.append(replace(part, host=np.full(len(part), share.number, np.int32)))
-    return WorkerResults(Trace.merged(parts), answers, losses)
+    return WorkerResults(Trace.merged(parts), answers)
 
 
 def _facts(host: ClientHost, trace: Trace) -> dict[str, Any]:

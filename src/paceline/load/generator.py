@@ -192,7 +192,6 @@ def drive(
     keep: int = 0,
     on_answer: Callable[[int, bytes], None] | None = None,
     go_on: Callable[[], bool] = lambda: True,
-    say: Callable[[str], None] = lambda _text: None,
     on_live: Callable[[Figures], None] | None = None,
     fresh: Sequence[str] = (),
     outputs: tuple[tuple[int, ...], ...] | None = None,
@@ -221,7 +220,8 @@ def drive(
     - tokenizer: counts the tokens of answers that come without a count of the server's
     - client: instead of the load's own, which is auto unless set
     - json_keys: what the texts of answers have to be JSON objects with
-    - say: gets a message for each worker that died; its requests are broken, or unsent if they were due later
+
+    The requests of a worker that died are broken, or unsent if they were due later; the trace says why it died.
     """
     if not requests:
         raise InputError("no-requests", "there are no requests to send", key="requests")
@@ -229,35 +229,22 @@ def drive(
         require_grpc()
     wanted = client or (load.client if isinstance(load, LoadParameters) else None)
     name, _ = chosen(wanted, endpoint, requests, streaming=streaming, here=hosts is None)
-    cost = cost_of(requests, is_grpc=endpoint.is_grpc)
     plan = LoadPlan.of(load, requests, seed, in_turn=in_turn)
     turns = [one.turn for one in requests]
     if most is not None:
         plan = plan.cut(most, max(sizes(turns)))
-    most = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
+    cost = cost_of(requests, is_grpc=endpoint.is_grpc)
     shared = workers_of_hosts(hosts.cores, plan.workers(sum(hosts.cores), cost), workers) if hosts is not None else []
-    number = sum(shared) or workers or plan.workers(min(most, len(cpus or os.sched_getaffinity(0))), cost)
-    payloads = [one.body if endpoint.is_grpc else http_bytes(endpoint, one) for one in requests]
+    holding = max(1, MOST_COPIED // max(1, sum(len(one.body) for one in requests)))  # each worker has all requests
+    cores = min(holding, len(cpus or os.sched_getaffinity(0)))
+    number = sum(shared) or workers or plan.workers(cores, cost)
     words = FreshWords.drawn(fresh) if any(one.fresh.words for one in requests) else NO_WORDS
-    common = WorkerTask(
-        parent=os.getpid(),
-        endpoint=endpoint,
-        payloads=payloads,
-        slots=[
-            replace(one.fresh, at=len(payload) - len(one.body) + one.fresh.at)
-            for one, payload in zip(requests, payloads, strict=True)
-        ]
-        if words.words
-        else [],
-        turns=[_of_payload(one, payload) for one, payload in zip(requests, payloads, strict=True)]
-        if any(turn != ALONE for turn in turns)
-        else [],
+    common = replace(
+        _task_of(endpoint, requests, with_words=bool(words.words)),
         json_keys=json_keys,
         client=name,
         outputs=outputs,
         tokenizer=str(tokenizer or ""),
-        metadata=[grpc_metadata(endpoint, one) for one in requests],
-        samples=np.array([one.samples for one in requests], np.int32),
         limit=max(1, connections // number) if connections else socket_limit(number),
         timeout=timeout,
         streaming=streaming,
@@ -265,7 +252,8 @@ def drive(
         live=on_live is not None,
     )
     tasks = plan.divided(common, number)
-    tasks = [replace(task, fresh=words.of_worker(i, len(tasks))) for i, task in enumerate(tasks)]
+    if words.words:
+        tasks = [replace(task, fresh=words.of_worker(i, len(tasks))) for i, task in enumerate(tasks)]
     if cpus and hosts is None:
         tasks = [replace(task, cpu=cpus[i % len(cpus)]) for i, task in enumerate(tasks)]
 
@@ -273,12 +261,11 @@ def drive(
         if on_live is not None:
             on_live(together(lines))
 
+    longest = plan.longest(timeout, turns)
     if hosts is not None:
-        results = hosts.run(tasks, shared, plan.longest(timeout, turns), go_on, on_lines=on_lines)
+        results = hosts.run(tasks, shared, longest, go_on, on_lines=on_lines)
     else:
-        results = processes.run(tasks, plan.longest(timeout, turns), go_on, on_lines=on_lines)
-    for loss in results.losses:
-        say(loss)
+        results = processes.run(tasks, longest, go_on, on_lines=on_lines)
     if on_answer is not None:
         for kind, body in results.answers:
             on_answer(kind, body)
@@ -289,10 +276,26 @@ def drive(
     return replace(trace, stages={CLIENT_PRE: before, **trace.stages, CLIENT_POST: after})
 
 
-def _of_payload(request: Prepared, payload: bytes) -> Turn:
-    """Its turn, with bytes counted from the begin of what is sent."""
-    head = len(payload) - len(request.body)
-    return replace(request.turn, quotes=tuple((head + at, kind) for at, kind in request.turn.quotes))
+def _task_of(endpoint: Endpoint, requests: Sequence[Prepared], *, with_words: bool) -> WorkerTask:
+    """What all workers are to send, and where; not how much of it. `with_words` that are chosen as it is sent."""
+    payloads = [one.body if endpoint.is_grpc else http_bytes(endpoint, one) for one in requests]
+    heads = [len(payload) - len(one.body) for one, payload in zip(requests, payloads, strict=True)]
+    with_heads = list(zip(requests, heads, strict=True))
+    with_turns = any(one.turn != ALONE for one in requests)
+    return WorkerTask(
+        parent=os.getpid(),
+        endpoint=endpoint,
+        payloads=payloads,
+        slots=[replace(one.fresh, at=head + one.fresh.at) for one, head in with_heads] if with_words else [],
+        turns=[_of_payload(one.turn, head) for one, head in with_heads] if with_turns else [],
+        metadata=[grpc_metadata(endpoint, one) for one in requests],
+        samples=np.array([one.samples for one in requests], np.int32),
+    )
+
+
+def _of_payload(turn: Turn, head: int) -> Turn:
+    """The turn, with bytes counted from the begin of what is sent, which has so many before the body."""
+    return replace(turn, quotes=tuple((head + at, kind) for at, kind in turn.quotes))
 
 
 def _client_work(requests: Sequence[Prepared], kinds: NDArray[np.int32]) -> tuple[Times, Times]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core.errors import CaseError
+from paceline.core.interrupt import signal_name
 from paceline.load.live import Line, Watcher
 from paceline.load.task import WorkerTask, task_message
 from paceline.load.trace import BROKEN, UNSENT, Trace, WorkerResults
@@ -84,11 +85,16 @@ class _Worker:
     folder: Path
     process: subprocess.Popen[str]
     ended_at: float = 0.0  # on the monotonic clock; 0 while it runs
+    is_late: bool = False  # it went on after its time was over
 
     @property
     def last_words(self) -> str:
+        if self.is_late:
+            return "it did not end in time"
         lines = (self.folder / _STDERR).read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {self.process.returncode}")
+        code = self.process.returncode
+        ended = f"killed by {signal_name(-code)}" if code is not None and code < 0 else f"exit code {code}"
+        return next((line.strip() for line in reversed(lines) if line.strip()), ended)
 
 
 def soon() -> int:
@@ -120,7 +126,7 @@ def run(
                 worker.process.stdin.write(f"{start}\n")
                 worker.process.stdin.flush()
         _wait_until_ended(workers, start / 1e9 + longest, go_on, Watcher(on_lines) if on_lines is not None else None)
-        traces, answers, losses = [], [], []
+        traces, answers = [], []
         for worker in workers:
             path = worker.folder / RESULT
             if worker.process.returncode == 0 and path.exists():
@@ -131,9 +137,9 @@ def run(
             loss = f"worker {worker.task.number} of the load generator was lost: {worker.last_words}"
             if worker.task.loop != "open":  # without its users it is not known what it would have sent
                 raise LoadFailed(loss)
-            losses.append(loss)
-            traces.append(lost(worker.task, worker.ended_at - start / 1e9))
-        return WorkerResults(replace(Trace.merged(traces), begun=start / 1e9), answers, losses)
+            part = lost(worker.task, worker.ended_at - start / 1e9)
+            traces.append(replace(part, losses=(loss,)))
+        return WorkerResults(replace(Trace.merged(traces), begun=start / 1e9), answers)
 
 
 @contextmanager
@@ -176,7 +182,7 @@ def _wait_until_ended(
             elif time.monotonic() > end:
                 worker.process.kill()
                 worker.process.wait()
-                worker.ended_at = time.monotonic()
+                worker.ended_at, worker.is_late = time.monotonic(), True
         if not is_ending and not go_on():
             is_ending, end = True, min(end, time.monotonic() + END_SECONDS)
             for worker in running:

@@ -291,12 +291,21 @@ def require_delivered(trace: Trace, loop: Loop = "open", least: float = LEAST_DE
 def warnings(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None = None) -> list[RecordWarning]:
     """What makes these latencies less trustworthy."""
     warnings = []
-    for status, kind, words, remedy in (
-        (OUT_OF_SOCKETS, "sockets", "found no free socket", "raise ulimit -n or the range of local ports"),
-        (REFUSED, "refused", "were refused a connection", "look into the server's log; it may have ended or be full"),
-        (UNSENT, "unsent", "were never sent", "look for what ended the load generator's workers"),
+    is_unsent, never = trace.status == UNSENT, "were never sent"
+    if trace.losses:
+        is_unsent |= (trace.status == BROKEN) & np.isnan(trace.sent)
+        never = f"were lost and count as failures: {'; '.join(trace.losses)}"
+    for is_such, kind, words, remedy in (
+        (
+            trace.status == OUT_OF_SOCKETS,
+            "sockets",
+            "found no free socket",
+            "raise ulimit -n or the range of local ports",
+        ),
+        (trace.status == REFUSED, "refused", "were refused a connection", "look into the server's log; it may be full"),
+        (is_unsent, "unsent", never, "look for what ended the load generator's workers"),
     ):
-        if number := int(np.count_nonzero(trace.status == status)):
+        if number := int(np.count_nonzero(is_such)):
             message = f"{number} of {len(trace)} requests {words}"
             warnings.append(RecordWarning(kind=kind, message=message, remedy=remedy))
     if loop != "open":
@@ -345,8 +354,8 @@ def cause(trace: Trace) -> tuple[str, str]:
     """Why requests went late, and what to do about it."""
     if number := int(np.count_nonzero(trace.status == OUT_OF_SOCKETS)):
         return f"{number} found no free socket", "raise ulimit -n or the range of local ports, or lower the rate"
-    if np.any((trace.status == UNSENT) | ((trace.status == BROKEN) & np.isnan(trace.sent))):
-        return "a worker of the load generator was lost", "look for what ended it: memory, or somebody's kill"
+    if trace.losses:
+        return "; ".join(trace.losses), "look for what ended it: memory, or somebody's kill"
     percent = f"{100 * busy(trace):.0f} % of its cores' time"
     if busy(trace) >= SATURATED:
         return f"the load generator used {percent}", "use more workers on free cores, or lower the rate"

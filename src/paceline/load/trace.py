@@ -125,6 +125,7 @@ class Trace:
     retried: int = 0  # requests sent again because the server closed the reused connection before it answered
     client: str = "python"  # which one sent: python, c, or both
     begun: float = 0.0  # where its times count from, on this machine's monotonic clock
+    losses: tuple[str, ...] = ()  # workers of the load generator that ended too early, and why
 
     def __len__(self) -> int:
         return len(self.intended)
@@ -235,6 +236,7 @@ class Trace:
             causes=added_causes(part.causes for part in parts),
             retried=sum(part.retried for part in parts),
             client=" and ".join(sorted({name for part in parts for name in part.client.split(" and ")})),
+            losses=tuple(loss for part in parts for loss in part.losses),
         )
 
 
@@ -255,7 +257,6 @@ class WorkerResults:
 
     trace: Trace
     answers: list[tuple[int, bytes]]  # kind and body
-    losses: list[str] = field(default_factory=list)  # why workers ended too early
 
     def packed(self) -> bytes:
         """As the bytes of an .npz file."""
@@ -269,7 +270,7 @@ class WorkerResults:
         columns["answer_kinds"] = np.array([kind for kind, _ in self.answers], np.int32)
         columns["answer_lengths"] = np.array([len(body) for _, body in self.answers], np.int64)
         columns["answer_bytes"] = np.frombuffer(b"".join(body for _, body in self.answers), np.uint8)
-        columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(self.losses, np.str_)}
+        columns |= {"cpu_seconds": np.array(trace.cpu_seconds), "losses": np.array(trace.losses, np.str_)}
         columns |= {"retried": np.array(trace.retried), "client": np.array(trace.client)}
         columns["causes"] = np.array(list(trace.causes), np.str_)
         columns["cause_counts"] = np.array(list(trace.causes.values()), np.int64)
@@ -291,10 +292,11 @@ class WorkerResults:
             retried=int(columns["retried"]),
             client=str(columns["client"]),
             causes=dict(zip(columns["causes"].tolist(), columns["cause_counts"].tolist(), strict=True)),
+            losses=tuple(columns["losses"].tolist()),
         )
         bodies = _split(columns["answer_bytes"], columns["answer_lengths"])
         answers = [(kind, body.tobytes()) for kind, body in zip(columns["answer_kinds"].tolist(), bodies, strict=True)]
-        return cls(trace, answers, columns["losses"].tolist())
+        return cls(trace, answers)
 
 
 def _split(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:

@@ -214,7 +214,7 @@ def test_a_host_ends_its_workers_when_it_is_told_to_stop(leader: Leader, monkeyp
     leader.tell({"do": "start", "at": time.monotonic_ns() - 1_000_000_000})
     answer = leader.ask({"do": "stop"})
     results = WorkerResults.unpacked(base64.b64decode(answer["results"]))
-    assert results.losses == ["worker 0 of the load generator was lost: stopped"]
+    assert results.trace.losses == ("worker 0 of the load generator was lost: stopped",)
     assert results.trace.status.tolist() == [BROKEN]
 
 

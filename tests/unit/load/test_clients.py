@@ -135,7 +135,7 @@ def task(*intended: float, kinds: Sequence[int] = (0, 0, 0, 0), number: int = 0)
 
 def results(intended: list[float], worker: list[int], *, losses: Sequence[str] = ()) -> Message:
     columns = {"intended": np.array(intended), "worker": np.array(worker, np.int32)}
-    made = WorkerResults(trace([0.5] * len(intended), **columns), [(0, b"body")], list(losses))
+    made = WorkerResults(trace([0.5] * len(intended), **columns, losses=tuple(losses)), [(0, b"body")])
     return {"results": base64.b64encode(made.packed()).decode()}
 
 
@@ -188,7 +188,7 @@ def test_hosts_send_their_shares_from_one_instant(line: Line) -> None:
     assert merged.trace.host is not None
     assert merged.trace.host.tolist() == [0, 1, 0]
     assert merged.answers == [(0, b"body"), (0, b"body")]
-    assert merged.losses == ["near: worker 1 was lost"]
+    assert merged.trace.losses == ("near: worker 1 was lost",)
     assert hosts.lost == {}
     hosts.require_all(merged.trace)
 

@@ -247,13 +247,12 @@ class Sender:
     def __init__(self, cores: Sequence[int] = ()) -> None:
         self.cores = cores
         self.answers: list[tuple[int, bytes]] = []
-        self.losses: list[str] = []
 
     def run(self, tasks: Sequence[WorkerTask], *more: Any, on_lines: Any) -> WorkerResults:
         self.tasks, self.more = tasks, more
         on_lines([[2.0, 8, 4, [1000]]])
         done = trace([0.5, 0.5, 0.5], kind=np.array([0, 1, 0], np.int32), stages={"queue": np.zeros(3)})
-        return WorkerResults(done, self.answers, self.losses)
+        return WorkerResults(done, self.answers)
 
 
 @pytest.fixture
@@ -376,12 +375,11 @@ def test_hosts_send_instead_of_this_machine_from_their_own_cores(sender: Sender)
     assert hosts.more[0] == [1, 2]
 
 
-def test_answers_and_losses_are_handed_on(sender: Sender) -> None:
-    sender.answers, sender.losses = [(1, b"a"), (0, b"b")], ["worker 0 was lost"]
+def test_answers_are_handed_on(sender: Sender) -> None:
+    sender.answers = [(1, b"a"), (0, b"b")]
     answers: list[tuple[int, bytes]] = []
-    said: list[str] = []
-    drive(ENDPOINT, KINDS, POISSON, on_answer=lambda kind, body: answers.append((kind, body)), say=said.append)
-    assert (answers, said) == (sender.answers, sender.losses)
+    drive(ENDPOINT, KINDS, POISSON, on_answer=lambda kind, body: answers.append((kind, body)))
+    assert answers == sender.answers
     drive(ENDPOINT, KINDS, POISSON)
 
 

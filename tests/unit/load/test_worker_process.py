@@ -112,7 +112,7 @@ def test_a_worker_reads_its_task_waits_for_the_start_and_writes_its_result(
     assert np.all((trace.dispatched <= trace.sent) & (trace.sent <= trace.first))
     assert np.all(trace.first <= trace.done)
     assert sorted(results.answers) == [(0, b"{}"), (1, b"{}")]
-    assert results.losses == []
+    assert results.trace.losses == ()
     assert 0.0 <= trace.cpu_seconds <= used
 
 
