@@ -229,7 +229,10 @@ def rate(
     counts, _ = np.histogram(moments, bins=WINDOWS, range=(0.0, span), weights=work)
     summary = summarize(counts * (WINDOWS / span))
     # The windows cover the whole span, so that their mean is the rate but for rounding.
-    summary = summary.model_copy(update={"mean": value})
+    changes: dict[str, object] = {"mean": value}
+    if (interval := summary.mean_interval) is not None and interval.low < 0:  # of few events
+        changes["mean_interval"] = interval.model_copy(update={"low": 0.0})
+    summary = summary.model_copy(update=changes)
     return Measurement(metric=metric, at=at or {}, statistic="mean", summary=summary)
 
 

@@ -136,6 +136,14 @@ def test_rates_of_what_is_left_of_a_trial_count_from_where_it_begins() -> None:
         assert value(found, "offered_rate") == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize("number", [2, 5, 9])
+def test_no_rate_is_below_nothing(number: int) -> None:
+    moments = 2.0 * np.arange(number) / (number - 1)
+    measured = trace_metrics.rate(trace_metrics.THROUGHPUT, moments, 2.0)
+    assert measured.interval is not None
+    assert 0.0 <= measured.interval.low < measured.value < measured.interval.high
+
+
 def test_requests_that_all_come_at_once_have_no_rate_of_arrival() -> None:
     found = trace_metrics.traffic(trace([0.1, 0.2, 0.3], gap=0.0), None)
     assert "offered_rate" not in {one.metric.name for one in found}
