@@ -166,6 +166,16 @@ def test_a_skewed_interval_of_a_rate_has_both_of_its_ends() -> None:
     assert found.message == "the interval of the throughput is 90 to 160 requests/s"
 
 
+def test_of_a_language_model_the_rate_of_tokens_is_judged_which_its_report_leads_with() -> None:
+    rates = []
+    for metric, reach in ((trace_metrics.THROUGHPUT, 30.0), (trace_metrics.TOKEN_THROUGHPUT, 20.0)):
+        spread = {"mean_interval": Interval(low=100.0 - reach, high=100.0 + reach, confidence=0.95)}
+        summary = Measurement.of_value(metric, 100.0).summary.model_copy(update=spread)
+        rates.append(Measurement(metric=metric, statistic="mean", summary=summary, samples=[]))
+    (found,) = trace_metrics.imprecise(rates)
+    assert found.message == "the interval of the token throughput is ± 20 %"
+
+
 def test_a_user_gets_one_token_in_each_median_gap() -> None:
     chunks = [np.arange(6) * 0.02 + 0.1 * place for place in range(40)]
     seen = trace([0.1] * 40, gap=0.1, chunks=chunks, output_tokens=np.full(40, 6, np.int32))
