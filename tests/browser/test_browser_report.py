@@ -14,7 +14,7 @@ from support.contrast import CONTRAST
 from support.insight_records import gpu_ceilings, grid_run, roofline_run, scaling_run
 from support.micro_records import micro_run
 from support.profiled import traced_run
-from support.records import hostile_run, sample_run
+from support.records import hostile_run, run_of, sample_run
 from support.serving_records import capacity_run, rates_run
 
 
@@ -204,6 +204,15 @@ def test_a_page_of_served_models_fits_a_phone(browser: Any, serving_report: Path
     opened = browser.new_page(viewport={"width": 390, "height": 800})
     for page in watched(opened, serving_report):
         page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_name_without_spaces_stays_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    long = {"title": "generated/transformer:layers=2,width=128,sequence=32 embedded"}
+    first = rates_run().records[0]
+    named = first.model_copy(update={"case": first.case.model_copy(update=long)})
+    path = write_html(run_of([named]), tmp_path / "report.html")
+    for page in watched(browser.new_page(viewport={"width": 390, "height": 800}), path):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 

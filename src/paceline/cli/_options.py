@@ -132,6 +132,16 @@ def duration_of(flag: str, text: str) -> timedelta:
         raise InputError("not-a-duration", str(error), where=f"{flag} {text}", key=flag, value=text) from None
 
 
+def age_of(flag: str, text: str) -> timedelta:
+    """How old something has to be to be deleted; a bare number is refused, as most people mean days by it."""
+    age = duration_of(flag, text)
+    if age and text.strip()[-1].isdigit():
+        number = text.strip()
+        message = f"'{text}' has no unit; write {number}d for days, or {number}h for hours"
+        raise InputError("not-a-duration", message, where=f"{flag} {text}", key=flag, value=text)
+    return age
+
+
 _NEWEST = 200  # runs that are offered
 
 

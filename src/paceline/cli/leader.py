@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._options import duration_of
+from paceline.cli._options import age_of, duration_of
 from paceline.core.errors import InputError
 from paceline.service.engines import ENGINES, EngineOptions
 
@@ -134,7 +134,7 @@ def command(
     checking = duration_of("--idle-check", idle_check) if idle_check is not None else None
     keeping = Policy(
         **{
-            name: None if given == "forever" else duration_of(f"--keep-{name}", given)
+            name: None if given == "forever" else age_of(f"--keep-{name}", given)
             for name, given in (("jobs", keep_jobs), ("logs", keep_logs))
         }
     )

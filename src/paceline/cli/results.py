@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from paceline.cli._options import Answer, duration_of, format_options
+from paceline.cli._options import Answer, age_of, format_options
 from paceline.core.errors import InputError, unknown
 from paceline.core.files import data_directory
 from paceline.core.quantity import show_duration, show_size
@@ -285,7 +285,7 @@ def prune(older: str, keep_tags: str, dry_run: bool, store: str | None) -> None:
     """Delete old runs, but none that is pinned, is being measured, or has a tag to keep."""
     from paceline.store.retention import divide
 
-    before = datetime.now(UTC) - duration_of("--older", older)
+    before = datetime.now(UTC) - age_of("--older", older)
     tags = [tag.strip() for tag in keep_tags.split(",") if tag.strip()]
     with _open(store) as opened:
         going, spared = divide(opened.runs(limit=None), before=before, tags=tags, in_use=_of_unfinished_jobs(opened))

@@ -233,6 +233,11 @@ class LoadParameters(Parameters):
         """How many samples a request should carry."""
         return self.samples or (MULTI_STREAM_SAMPLES if self.arrival == "multi-stream" else 1)
 
+    @property
+    def has_drawn_number(self) -> bool:
+        """Whether arrivals are drawn until the time is over, so that each draw has another number of them."""
+        return self.loop == "open" and self.requests is None and self.arrival not in ("trace", "constant")
+
     def schedule(self, random: np.random.Generator) -> Schedule:
         """When requests are meant to go, where that is known beforehand: not in a closed loop."""
         given: Any = self  # the validator has checked what is needed

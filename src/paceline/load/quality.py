@@ -344,7 +344,8 @@ def _late(trace: Trace, ceiling: GeneratorCeiling | None) -> list[RecordWarning]
             if ceiling and ceiling.probes:
                 probe = ceiling.probes[0]
                 least = probe.lateness_p50 if percent == 50 else probe.lateness_p99
-                alone = f" (alone it manages {show_duration(least)} at {probe.rate:g}/s)"
+                if least < lateness:  # or something disturbed it then, too
+                    alone = f" (alone it manages {show_duration(least)} at {probe.rate:g}/s)"
             message = f"requests went late by {show_duration(lateness)} at the {percent}th percentile{alone}: {why}"
             return [RecordWarning(kind="late", message=message, remedy=remedy)]
     return []

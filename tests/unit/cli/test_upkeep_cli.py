@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.cli.baseline import command as baseline
+from paceline.cli.leader import command as leader
 from paceline.cli.results import command as results
 from paceline.cli.store import command as store_command
 from paceline.core.errors import PacelineError
@@ -115,6 +116,7 @@ def test_notes_tags_and_names_are_listed(path: Path) -> None:
     ("words", "code"),
     [
         (["prune", "--older", "soon"], "not-a-duration"),
+        (["prune", "--older", "7"], "not-a-duration"),  # of days, most people mean
         (["rename", "run-1", "a\x1b[31m"], "invalid-name"),
         (["tag", "run-1", " "], "invalid-tag"),
         (["note", "run-1", "a\nb"], "invalid-note"),
@@ -126,6 +128,12 @@ def test_what_cannot_be_done_is_refused(path: Path, words: list[str], code: str)
     with refused(code):
         type_in("results", *words, "--store", str(path))
     assert len(ids(path)) == 4
+
+
+@pytest.mark.parametrize("flag", ["--keep-jobs", "--keep-logs"])
+def test_a_leader_is_told_in_which_unit_old_jobs_and_logs_are_deleted(flag: str) -> None:
+    with refused("not-a-duration", key=flag, value="90"):
+        CliRunner().invoke(leader, [flag, "90"], standalone_mode=False, catch_exceptions=False)
 
 
 def test_runs_of_a_baseline_stay(path: Path, tmp_path: Path) -> None:

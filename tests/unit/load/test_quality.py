@@ -116,6 +116,12 @@ def test_the_ceiling_is_named_beside_what_was_seen() -> None:
     assert "100 requests/s" in found["near-ceiling"] and "120/s" in found["near-ceiling"]
 
 
+def test_a_ceiling_that_was_later_still_is_not_what_it_manages_alone() -> None:
+    ceiling = GeneratorCeiling(1e6, 1e4, (Probe(500.0, 1.0, 4e-3, 6e-3),))
+    (told,) = warnings(trace(late=3e-3), ceiling=ceiling)
+    assert told.kind == "late" and "alone" not in told.message
+
+
 def test_a_closed_loop_has_no_schedule_to_miss_but_may_be_the_slower_part() -> None:
     late = trace(late=3e-3)
     require_delivered(marked(UNSENT, 0.5), "closed")

@@ -119,11 +119,15 @@ class ServerWatch:
         if (counted := drafts(text)) is not None:
             self.counted.append(counted)
 
-    def measurements(self) -> list[Measurement]:
-        """The mean of each figure over the load, with every value that was seen."""
+    def measurements(self, begun: float = -math.inf, done: float = math.inf) -> list[Measurement]:
+        """The mean of each figure over the load, with every value that was seen from its beginning to its end.
+
+        Before and after it the server has nothing to do; its counters are compared with what they were before.
+        """
         made = []
+        seen = [found for at, found in zip(self.seconds, self.values, strict=True) if begun <= at <= done]
         for metric in NAMES:
-            values = [found[metric] for found in self.values if metric in found]
+            values = [found[metric] for found in seen if metric in found]
             if values:
                 made.append(Measurement.of_samples(metric, values, statistic="mean"))
         if self.counted and (drafted := self.counted[-1][1] - self.counted[0][1]) > 0:

@@ -63,6 +63,7 @@ class SendPlan:
     otherwise: str = ""  # what decides, where the number is not known
     arrivals: int | None = None  # conversations, where requests are of some
     is_drawn: bool = False  # whether answers or conversations have lengths that are drawn
+    is_about: bool = False  # whether arrivals are drawn until a time is over, so that others may come than these
 
     @classmethod
     def of(cls, parameters: ServeParameters) -> SendPlan:
@@ -80,8 +81,9 @@ class SendPlan:
             otherwise = f"requests of {users} for {show_duration(load.seconds)}"
             if load.arrival == "sweep":
                 otherwise = f"loads of {show_duration(load.seconds)} each, with up to {load.concurrency} users"
+        is_about = number is not None and load is not None and load.has_drawn_number
         if parameters.chosen_wire not in LANGUAGE_PATHS:
-            return cls(number, before, otherwise=otherwise)
+            return cls(number, before, otherwise=otherwise, is_about=is_about)
         prompt, output = requests.mean_lengths
         if parameters.chosen_wire not in TEXT_WIRES:
             prompt, output = prompt * (requests.samples.mean + (parameters.chosen_wire == "rerank")), 0.0
@@ -99,7 +101,7 @@ class SendPlan:
             output = float(schedule.output_tokens.mean())
         drawn = (one for one in (requests.turns, requests.output_tokens) if one is not None)
         is_drawn = any(one.lowest != one.highest for one in drawn)
-        return cls(number, before, prompt, output, otherwise, arrivals, is_drawn)
+        return cls(number, before, prompt, output, otherwise, arrivals, is_drawn, is_about)
 
     @property
     def total(self) -> int | None:
@@ -107,7 +109,8 @@ class SendPlan:
         return None if self.requests is None or self.before is None else self.requests + self.before
 
     def __str__(self) -> str:
-        text = f"sends {self.requests:,} requests" if self.requests is not None else f"sends {self.otherwise}"
+        about = "about " if self.is_about else ""
+        text = f"sends {about}{self.requests:,} requests" if self.requests is not None else f"sends {self.otherwise}"
         text += f" of {self.arrivals:,} conversations" if self.arrivals is not None else ""
         text += f", after {self.before} to warm up" if self.before is not None else ", after a warm-up"
         if self.prompt_tokens is None or self.output_tokens is None:
@@ -115,7 +118,7 @@ class SendPlan:
         if self.total is None:
             return f"{text}; about {self.prompt_tokens:,.0f} prompt and {self.output_tokens:,.0f} output tokens each"
         prompt, output = (round(self.total * one) for one in (self.prompt_tokens, self.output_tokens))
-        most = "about" if self.is_drawn else "at most"
+        most = "about" if self.is_drawn or self.is_about else "at most"
         return f"{text}: about {prompt:,} prompt tokens and {most} {output:,} output tokens"
 
     def check(self, limits: SpendLimits) -> None:

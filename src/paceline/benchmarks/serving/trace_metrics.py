@@ -229,7 +229,10 @@ def rate(
     counts, _ = np.histogram(moments, bins=WINDOWS, range=(0.0, span), weights=work)
     summary = summarize(counts * (WINDOWS / span))
     # The windows cover the whole span, so that their mean is the rate but for rounding.
-    summary = summary.model_copy(update={"mean": value})
+    changes: dict[str, object] = {"mean": value}
+    if (interval := summary.mean_interval) is not None and interval.low < 0:  # of few events
+        changes["mean_interval"] = interval.model_copy(update={"low": 0.0})
+    summary = summary.model_copy(update=changes)
     return Measurement(metric=metric, at=at or {}, statistic="mean", summary=summary)
 
 
@@ -373,8 +376,9 @@ def lengths(trace: Trace, prompts: Sequence[int], outputs: Sequence[int], *, is_
 
 
 def imprecise(measurements: Iterable[Measurement]) -> list[RecordWarning]:
-    """Where answers did not come evenly enough for their rate to be one number."""
-    throughput = next((one for one in measurements if one.metric == THROUGHPUT and not one.at), None)
+    """Where answers did not come evenly enough for their rate to be one number: of tokens, where it is known."""
+    found = {one.metric: one for one in measurements if not one.at}
+    throughput = found.get(TOKEN_THROUGHPUT) or found.get(THROUGHPUT)
     if throughput is None:
         return []
     relative = throughput.interval.relative(throughput.value) if throughput.interval is not None else math.inf
@@ -383,4 +387,5 @@ def imprecise(measurements: Iterable[Measurement]) -> list[RecordWarning]:
     shown = partial(show, unit=throughput.metric.unit)
     width = show_interval(throughput.value, throughput.interval, shown) or "unknown"
     remedy = "quieten the machine (paceline doctor), or load it for longer"
-    return [RecordWarning(kind="imprecise", message=f"the interval of the throughput is {width}", remedy=remedy)]
+    message = f"the interval of the {throughput.metric.name.replace('_', ' ')} is {width}"
+    return [RecordWarning(kind="imprecise", message=message, remedy=remedy)]

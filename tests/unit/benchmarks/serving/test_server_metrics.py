@@ -89,6 +89,16 @@ def test_a_server_that_is_too_busy_to_answer_loses_nothing_but_that_look() -> No
     assert series["server_queue"]["values"] == (1.0, 3.0) and series["server_queue"]["seconds"][0] == 0.0
 
 
+def test_what_it_did_before_and_after_a_load_is_not_of_the_load() -> None:
+    watch = ServerWatch()
+    for text in (VLLM, EMBEDDED, VLLM.replace("200.0", "300.0").replace("120.0", "200.0")):
+        watch.look(lambda text=text: text)  # type: ignore[misc]
+    _, meanwhile, _ = watch.seconds
+    measured = {one.metric: one.samples for one in watch.measurements(meanwhile, meanwhile)}
+    assert measured[QUEUE] == [1.0]
+    assert measured[DRAFTS] == pytest.approx([80.0])  # counters grow from before it to after it
+
+
 @contextmanager
 def answering(text: str, status: int = 200) -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):

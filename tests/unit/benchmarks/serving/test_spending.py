@@ -38,6 +38,7 @@ def plan(**given: Any) -> SendPlan:
             "sends 100 requests, after a warm-up; about 32 prompt",
         ),
         ({"load": {"arrival": "constant", "rate": 5, "duration": "4s"}}, "sends 20 requests, after 4"),
+        ({"load": {"rate": 5, "duration": "4s"}, "server": HTTP}, "sends about 15 requests, after 5 to warm up"),
         ({"load": {"arrival": "closed", "users": 3}}, "sends requests of 3 users for 10 s, after 4"),
         ({"slo": {"p99": "1s"}}, "sends requests at many rates for 2 min 00 s at most"),
         (
@@ -51,6 +52,12 @@ def plan(**given: Any) -> SendPlan:
 )
 def test_what_is_going_to_be_sent_is_said(given: dict[str, Any], says: str) -> None:
     assert str(plan(**given)).startswith(says)
+
+
+def test_of_arrivals_that_are_drawn_anew_no_number_of_tokens_is_the_most() -> None:
+    load = {"rate": 5, "duration": "4s"}
+    assert "at most" not in str(plan(load=load))
+    assert "at most" in str(plan(load=load | {"arrival": "constant"}))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,14 @@ def test_rates_of_what_is_left_of_a_trial_count_from_where_it_begins() -> None:
         assert value(found, "offered_rate") == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize("number", [2, 5, 9])
+def test_no_rate_is_below_nothing(number: int) -> None:
+    moments = 2.0 * np.arange(number) / (number - 1)
+    measured = trace_metrics.rate(trace_metrics.THROUGHPUT, moments, 2.0)
+    assert measured.interval is not None
+    assert 0.0 <= measured.interval.low < measured.value < measured.interval.high
+
+
 def test_requests_that_all_come_at_once_have_no_rate_of_arrival() -> None:
     found = trace_metrics.traffic(trace([0.1, 0.2, 0.3], gap=0.0), None)
     assert "offered_rate" not in {one.metric.name for one in found}
@@ -156,6 +164,16 @@ def test_a_skewed_interval_of_a_rate_has_both_of_its_ends() -> None:
     rate = Measurement(metric=trace_metrics.THROUGHPUT, statistic="mean", summary=summary, samples=[])
     (found,) = trace_metrics.imprecise([rate])
     assert found.message == "the interval of the throughput is 90 to 160 requests/s"
+
+
+def test_of_a_language_model_the_rate_of_tokens_is_judged_which_its_report_leads_with() -> None:
+    rates = []
+    for metric, reach in ((trace_metrics.THROUGHPUT, 30.0), (trace_metrics.TOKEN_THROUGHPUT, 20.0)):
+        spread = {"mean_interval": Interval(low=100.0 - reach, high=100.0 + reach, confidence=0.95)}
+        summary = Measurement.of_value(metric, 100.0).summary.model_copy(update=spread)
+        rates.append(Measurement(metric=metric, statistic="mean", summary=summary, samples=[]))
+    (found,) = trace_metrics.imprecise(rates)
+    assert found.message == "the interval of the token throughput is ± 20 %"
 
 
 def test_a_user_gets_one_token_in_each_median_gap() -> None:
