@@ -53,6 +53,7 @@ def run(
     from paceline.api.result import Result
     from paceline.api.running import begin, check_tag, measure
     from paceline.core.interrupt import interrupts_caught
+    from paceline.core.suite import command_line
     from paceline.store import open_store
 
     if shipping.is_arriving:  # otherwise each process would start another
@@ -67,7 +68,7 @@ def run(
         with _in_words_of_python():
             cases = expand_here(suite, overrides)
         with open_store(store) as opened, interrupts_caught():
-            todo = begin(opened, suite.name, cases, tags=tags, command=command_of(suite, overrides))
+            todo = begin(opened, suite.name, cases, tags=tags, command=command_line("run", suite.name, overrides))
             measured = measure(opened, todo, listener_for(progress))
     return Result(measured.records, None if store is None else str(store))
 
@@ -87,15 +88,6 @@ def plain(value: Any, key: str) -> Any:
     kind = type(value).__name__
     message = f"{key}: an object of type {kind} is not a parameter; those are numbers, texts, truth values and lists"
     raise InputError("not-a-parameter", message, key=key, value=kind)
-
-
-def command_of(suite: Suite, overrides: Mapping[str, Any]) -> list[str]:
-    """What one would type for the same; the record has it."""
-    words = ["paceline", "run", suite.name]
-    for key, value in overrides.items():
-        values = value if isinstance(value, list) else [value]
-        words += [f"--{key.replace('_', '-')}", ",".join(map(str, values))]
-    return words
 
 
 @contextmanager

@@ -113,7 +113,8 @@ def _each(fleet: JobFleet, what: str | None, *, wait: bool, as_json: bool) -> in
     if as_json:
         click.echo(json.dumps({"event": "fleet_started", "fleet": fleet.id, "jobs": fleet.jobs}))
     else:
-        click.echo(f"{one_line(what or 'The rest')} on {len(fleet.jobs)} followers, {fleet.id}")
+        followers = "1 follower" if len(fleet.jobs) == 1 else f"{len(fleet.jobs)} followers"
+        click.echo(f"{one_line(what or 'The rest')} on {followers}, {fleet.id}")
     if not wait:
         return 0
     nodes = fleet.wait()

@@ -191,10 +191,11 @@ def _audit(what: str, name: str) -> AuditRow:
 
 
 def _lasts(text: str) -> timedelta | None:
-
     if text == "never":
         return None
     try:
+        if text[-1:].isdigit():  # as many people mean days by it as seconds
+            raise ValueError
         days = text.removesuffix("d")
         seconds = 86_400 * float(days) if days != text else parse_duration(text)
         lasts = timedelta(seconds=seconds)

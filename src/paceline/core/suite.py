@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
@@ -471,3 +472,18 @@ def only(cases: Sequence[Case], filters: Sequence[str], suite: str) -> list[Case
         chosen |= matches
     left = [case for case in cases if case.index in chosen]
     return [case.model_copy(update={"index": position}) for position, case in enumerate(left)]
+
+
+def command_line(verb: str, name: str, overrides: Mapping[str, Any], only: Sequence[str] = ()) -> list[str]:
+    """What one would type for the same; the record has it."""
+    words = ["paceline", verb, name]
+    for key, value in overrides.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{key.replace('_', '-')}", ",".join(map(_typed, values))]
+    for one in only:
+        words += ["--only", one]
+    return words
+
+
+def _typed(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

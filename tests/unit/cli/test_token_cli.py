@@ -16,6 +16,7 @@ from paceline.core.errors import InputError
 from paceline.service.api.tokens import Scope, make
 from paceline.store import open_store
 from paceline.store.store import Store
+from support.refused import refused
 
 DAY = timedelta(days=1)
 
@@ -131,3 +132,11 @@ def test_a_token_has_the_quotas_that_it_is_made_with_until_it_is_given_others(st
 def test_a_quota_that_would_bind_nobody_is_refused(store: Store, words: tuple[str, ...], code: str) -> None:
     done = CliRunner().invoke(token.command, [*words, "--store", str(store.location.path)])
     assert isinstance(done.exception, InputError) and done.exception.code == code
+
+
+@pytest.mark.parametrize("time", ["90", "soon", "d", "1.5"])
+def test_a_time_without_a_unit_is_refused(store: Store, time: str) -> None:
+    wanted = ["create", "alfa", "--scope", "read", "--expires", time, "--store", str(store.location.path)]
+    with refused("not-a-duration", key="--expires", value=time):
+        CliRunner().invoke(token.command, wanted, catch_exceptions=False)
+    assert listed(store) == {}

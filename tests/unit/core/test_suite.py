@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.case import Case, measuring_order
-from paceline.core.suite import Here, Suite, expand, only
+from paceline.core.suite import Here, Suite, command_line, expand, only
 from support.refused import refused
 from support.small_suites import KNOWN, GemmParameters, cases, refusal
 
@@ -313,3 +313,14 @@ def test_a_benchmark_that_was_named_alone_is_a_suite_that_nobody_wrote() -> None
     suite = Suite.of_benchmark("gemm")
     assert (suite.name, suite.cases, suite.is_written) == ("gemm", [{"benchmark": "gemm"}], False)
     assert Suite.read({"name": "x", "cases": [{"benchmark": "gemm"}]}, "x").is_written
+
+
+# ---- as a command
+
+
+def test_a_command_has_what_was_set() -> None:
+    given = {"batch_size": [1, 8], "compile": True, "load": {"rate": 100, "arrival": "poisson"}, "model": "resnet50"}
+    assert command_line("submit", "serve", given, ["resnet"]) == [
+        *("paceline", "submit", "serve", "--batch-size", "1,8", "--compile", "true"),
+        *("--load", '{"rate": 100, "arrival": "poisson"}', "--model", "resnet50", "--only", "resnet"),
+    ]

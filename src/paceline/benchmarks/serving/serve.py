@@ -373,7 +373,7 @@ def _measured(session: ServingSession, load: LoadParameters, phase: str = "measu
 def _add_course(session: ServingSession, result: Result, trace: Trace, server: ServerWatch) -> None:
     """How latencies and what the server reports of itself went over time."""
     session.first_load = session.first_load or trace.begun
-    result.measurements += server.measurements(trace.begun, trace.begun + float(np.nanmax(trace.done)))
+    result.measurements += server.measurements(trace.begun, trace.begun + float(np.nanmax(trace.done, initial=0.0)))
     series = trace_metrics.over_time(trace, trace.begun - session.first_load) + server.over_time(session.first_load)
     if series:
         result.facts["series"] = series

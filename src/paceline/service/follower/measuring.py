@@ -22,7 +22,7 @@ from paceline.core.errors import InputError
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.record import Outcome, Record
 from paceline.core.run import Run
-from paceline.core.suite import Suite, expand, only
+from paceline.core.suite import Suite, command_line, expand, only
 from paceline.core.text import clean
 from paceline.devices import counts
 from paceline.machine import describe
@@ -124,7 +124,7 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
         name=suite.name,
         started_at=datetime.now(UTC),
         version=VERSION,
-        command=["paceline", "submit", suite.name],
+        command=command_line("submit", suite.name, assignment.overrides, assignment.only),
         tags=list(assignment.tags),
         environment=describe().model_dump(mode="json"),
         cases=cases,
