@@ -237,7 +237,10 @@ def candidates(case: Traced) -> list[Candidate]:
     def by_gain(one: Candidate) -> float:
         return -(one.saved or 0.0)
 
-    signs = [*_signs(case), *_unaligned(case), *_wide_products(case)]
+    def is_worth_a_try(one: Candidate) -> bool:
+        return not one.setting or one.saved is None or one.saved >= LEAST * case.step
+
+    signs = [*filter(is_worth_a_try, _signs(case)), *_unaligned(case), *_wide_products(case)]
     settings = [one for one in _settings(case) if (one.saved or 0.0) >= LEAST * case.step]
     return [*sorted(signs, key=by_gain), *sorted(settings, key=by_gain)]
 

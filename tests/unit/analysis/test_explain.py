@@ -267,6 +267,15 @@ def test_channels_last_is_for_formats_whose_units_want_it(precision: str, is_nam
     assert ("channels last (NHWC)" in found) is is_named
 
 
+@pytest.mark.parametrize(("seconds", "is_named"), [(0.0005, False), (0.002, True)])
+def test_a_setting_that_gains_next_to_nothing_is_left_out_although_a_sign_asks_for_it(
+    seconds: float, is_named: bool
+) -> None:
+    sign = Sign(kind="layout", calls=50, bytes=1e9, seconds=seconds)
+    found = by_name(on_gpu(StepDetails(signs=(sign,)), work=None, alternatives=("channels_last=on",)))
+    assert ("channels last (NHWC)" in found) is is_named
+
+
 def test_signs_stand_before_settings() -> None:
     sign = Sign(kind="cast", calls=4, seconds=0.004, detail="fp32 to bf16", where="model.py:3 (forward)")
     first, second = candidates(on_gpu(StepDetails(signs=(sign,)), alternatives=("graph=on",)))
