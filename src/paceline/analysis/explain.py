@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from paceline.analysis.roofline import KnownCeilings, Roof, RoofKey, device_of, known_roofs
+from paceline.analysis.roofline import BEYOND, KnownCeilings, Roof, RoofKey, device_of, known_roofs
 from paceline.analysis.summary import CaseRow
 from paceline.core.errors import InputError
 from paceline.core.quantity import show_count, show_duration, show_size
@@ -164,7 +164,12 @@ def _best_products(case: Traced, work: Work | None) -> tuple[float | None, str]:
         return None, "the record does not count its FLOPs"
     if roof is None:
         return None, f"no ceiling for {case.format} is known: paceline machine --measure"
-    return work.flops / roof.value, f"{work.flops / 1e9:,.1f} GFLOP at {roof.value / 1e12:,.3g} TFLOP/s, {roof.source}"
+    best = work.flops / roof.value
+    why = f"{work.flops / 1e9:,.1f} GFLOP at {roof.value / 1e12:,.3g} TFLOP/s, {roof.source}"
+    if best <= BEYOND * case.of("compute"):
+        return best, why
+    too_low = "the ceiling is too low (paceline machine --measure on a quiet machine), or less is computed than counted"
+    return None, f"{why} would take {show_duration(best)}: {too_low}"
 
 
 def _best_memory(case: Traced, work: Work | None) -> tuple[float | None, str]:

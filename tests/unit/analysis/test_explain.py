@@ -117,6 +117,13 @@ def test_without_ceilings_parts_are_whole_and_say_how_to_know_more() -> None:
     assert "paceline machine --measure" in parts["memory"].why
 
 
+@pytest.mark.parametrize(("flops", "name"), [(5.2e12, "products at the ceiling"), (5.4e12, "products")])
+def test_products_that_are_faster_than_their_ceiling_are_not_said_to_be_at_it(flops: float, name: str) -> None:
+    parts = {part.name: part for part in budget(on_gpu(work=WORK.model_copy(update={"flops": flops})))}
+    assert parts[name].seconds == pytest.approx(0.05)
+    assert ("would take 54 ms: the ceiling is too low" in parts[name].why) is (name == "products")
+
+
 def product(rows: int, columns: int, inner: int, seconds: float, **more: Any) -> Operation:
     given = {"name": "aten::mm", "group": "matrix products", "format": "bf16", "where": "model.py:7 (forward)"} | more
     moved = 2.0 * (rows * inner + inner * columns + rows * columns)
