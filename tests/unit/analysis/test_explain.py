@@ -110,6 +110,12 @@ def test_a_lower_clock_is_a_part_of_its_own_under_a_datasheet_alone() -> None:
     assert "power: the clock below its maximum" not in seconds(on_gpu(), clock=0.8)
 
 
+def test_small_steps_and_slow_devices_are_told_in_units_of_their_size() -> None:
+    work = WORK.model_copy(update={"flops": 1.05e6, "bytes": 2.1e4})
+    whys = [part.why for part in budget(on_gpu(work=work)) if part.name.endswith("at the ceiling")]
+    assert whys == ["1.05 MFLOP at 100 TFLOP/s, profile", "21 kB by formula at 1 TB/s, profile"]
+
+
 def test_without_ceilings_parts_are_whole_and_say_how_to_know_more() -> None:
     parts = {part.name: part for part in budget(on_gpu(ceilings=KnownCeilings()))}
     assert parts["products"].seconds == pytest.approx(0.05)
