@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from paceline.analysis.roofline import KnownCeilings, Roof, RoofKey, device_of, known_roofs
+from paceline.analysis.roofline import BEYOND, KnownCeilings, Roof, RoofKey, device_of, known_roofs
 from paceline.analysis.summary import CaseRow
 from paceline.core.errors import InputError
-from paceline.core.quantity import show_count, show_duration, show_size
+from paceline.core.quantity import show_count, show_duration, show_scaled, show_size
 from paceline.core.record import Outcome, Record
 from paceline.core.run import RunRecords
 from paceline.core.subject import BYTES, DEVICE_MEMORY, MAIN_MEMORY, StepTrace, Work, number_format
@@ -164,7 +164,12 @@ def _best_products(case: Traced, work: Work | None) -> tuple[float | None, str]:
         return None, "the record does not count its FLOPs"
     if roof is None:
         return None, f"no ceiling for {case.format} is known: paceline machine --measure"
-    return work.flops / roof.value, f"{work.flops / 1e9:,.1f} GFLOP at {roof.value / 1e12:,.3g} TFLOP/s, {roof.source}"
+    best = work.flops / roof.value
+    why = f"{show_scaled(work.flops, 'FLOP')} at {show_scaled(roof.value, 'FLOP/s')}, {roof.source}"
+    if best <= BEYOND * case.of("compute"):
+        return best, why
+    too_low = "the ceiling is too low (paceline machine --measure on a quiet machine), or less is computed than counted"
+    return None, f"{why} would take {show_duration(best)}: {too_low}"
 
 
 def _best_memory(case: Traced, work: Work | None) -> tuple[float | None, str]:
@@ -173,13 +178,13 @@ def _best_memory(case: Traced, work: Work | None) -> tuple[float | None, str]:
         return None, "no ceiling of the memory is known: paceline machine --measure"
     counted = [one for one in case.details.operations if KINDS[one.group] == "memory" and one.bytes]
     seen = sum(one.seconds for one in counted)
-    rate = f"at {roof.value / 1e9:,.4g} GB/s, {roof.source}"
+    rate = f"at {show_scaled(roof.value, 'B/s')}, {roof.source}"
     if seen > 0:
         best = sum(min(one.seconds, (one.bytes or 0.0) / roof.value) for one in counted)
         return case.of("memory") * best / seen, f"what its operators read and write {rate}"
     if work is None:
         return None, "the record does not count its bytes"
-    return work.bytes / roof.value, f"{work.bytes / 1e6:,.1f} MB by formula {rate}"
+    return work.bytes / roof.value, f"{show_scaled(work.bytes, 'B')} by formula {rate}"
 
 
 def operations(case: Traced, most: int = 8) -> list[BoundOperation]:
@@ -237,7 +242,10 @@ def candidates(case: Traced) -> list[Candidate]:
     def by_gain(one: Candidate) -> float:
         return -(one.saved or 0.0)
 
-    signs = [*_signs(case), *_unaligned(case), *_wide_products(case)]
+    def is_worth_a_try(one: Candidate) -> bool:
+        return not one.setting or one.saved is None or one.saved >= LEAST * case.step
+
+    signs = [*filter(is_worth_a_try, _signs(case)), *_unaligned(case), *_wide_products(case)]
     settings = [one for one in _settings(case) if (one.saved or 0.0) >= LEAST * case.step]
     return [*sorted(signs, key=by_gain), *sorted(settings, key=by_gain)]
 

@@ -34,9 +34,9 @@ class RunCommand(CaseCommand):
 
     def suite(self, what: str | None, args: Sequence[str]) -> Suite | None:
         is_resumed = any(arg.partition("=")[0] == "--resume" for arg in args)
-        if what is None and is_resumed:
-            return None
-        return suite_of_file(what) if what is not None and what.endswith(".py") else find_suite(what or DEFAULT_SUITE)
+        if what is None:
+            return None if is_resumed else find_suite(DEFAULT_SUITE)
+        return suite_of_file(what) if what.endswith(".py") else find_suite(what)
 
 
 @click.command(cls=RunCommand, params=case_flags())

@@ -84,12 +84,15 @@ class Summary(BaseModel):
         def rate(seconds: float) -> float:
             return work / seconds if seconds > 0 else 0.0  # what took no measurable time has no infinite rate
 
-        def turn(interval: Interval | None) -> Interval | None:
+        def turn(interval: Interval | None, middle: float) -> Interval | None:
             if interval is None:
                 return None
-            # Student's interval of very noisy times may reach below zero; no rate is above the fastest measured.
-            fastest = max(interval.low, min(self.minimum, interval.high))
-            return Interval(low=rate(interval.high), high=rate(fastest), confidence=interval.confidence)
+            high = rate(max(interval.low, min(self.minimum, interval.high)))
+            if interval.low < self.minimum and middle > 0:
+                # Student's interval of few times lies beyond the shortest of them, which is no bound of the true mean,
+                # and may reach below zero. So the rate then has as much room above as the time has below it.
+                high = max(high, rate(middle) * (2.0 - interval.low / middle))
+            return Interval(low=rate(interval.high), high=high, confidence=interval.confidence)
 
         return self.model_copy(
             update={
@@ -98,8 +101,8 @@ class Summary(BaseModel):
                 "minimum": rate(self.maximum),
                 "maximum": rate(self.minimum),
                 "deviation": rate(self.mean) * (self.deviation / self.mean if self.mean > 0 else 0.0),
-                "mean_interval": turn(self.mean_interval),
-                "median_interval": turn(self.median_interval),
+                "mean_interval": turn(self.mean_interval, self.mean),
+                "median_interval": turn(self.median_interval, self.median),
                 "percentiles": {name: rate(value) for name, value in self.percentiles.items()},
             }
         )

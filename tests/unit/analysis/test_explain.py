@@ -110,11 +110,24 @@ def test_a_lower_clock_is_a_part_of_its_own_under_a_datasheet_alone() -> None:
     assert "power: the clock below its maximum" not in seconds(on_gpu(), clock=0.8)
 
 
+def test_small_steps_and_slow_devices_are_told_in_units_of_their_size() -> None:
+    work = WORK.model_copy(update={"flops": 1.05e6, "bytes": 2.1e4})
+    whys = [part.why for part in budget(on_gpu(work=work)) if part.name.endswith("at the ceiling")]
+    assert whys == ["1.05 MFLOP at 100 TFLOP/s, profile", "21 kB by formula at 1 TB/s, profile"]
+
+
 def test_without_ceilings_parts_are_whole_and_say_how_to_know_more() -> None:
     parts = {part.name: part for part in budget(on_gpu(ceilings=KnownCeilings()))}
     assert parts["products"].seconds == pytest.approx(0.05)
     assert "paceline machine --measure" in parts["products"].why
     assert "paceline machine --measure" in parts["memory"].why
+
+
+@pytest.mark.parametrize(("flops", "name"), [(5.2e12, "products at the ceiling"), (5.4e12, "products")])
+def test_products_that_are_faster_than_their_ceiling_are_not_said_to_be_at_it(flops: float, name: str) -> None:
+    parts = {part.name: part for part in budget(on_gpu(work=WORK.model_copy(update={"flops": flops})))}
+    assert parts[name].seconds == pytest.approx(0.05)
+    assert ("would take 54 ms: the ceiling is too low" in parts[name].why) is (name == "products")
 
 
 def product(rows: int, columns: int, inner: int, seconds: float, **more: Any) -> Operation:
@@ -264,6 +277,15 @@ def test_no_precision_gains_more_than_the_host_allows() -> None:
 def test_channels_last_is_for_formats_whose_units_want_it(precision: str, is_named: bool) -> None:
     sign = Sign(kind="layout", calls=50, bytes=1e9)
     found = by_name(on_gpu(StepDetails(signs=(sign,)), precision=precision, work=None))
+    assert ("channels last (NHWC)" in found) is is_named
+
+
+@pytest.mark.parametrize(("seconds", "is_named"), [(0.0005, False), (0.002, True)])
+def test_a_setting_that_gains_next_to_nothing_is_left_out_although_a_sign_asks_for_it(
+    seconds: float, is_named: bool
+) -> None:
+    sign = Sign(kind="layout", calls=50, bytes=1e9, seconds=seconds)
+    found = by_name(on_gpu(StepDetails(signs=(sign,)), work=None, alternatives=("channels_last=on",)))
     assert ("channels last (NHWC)" in found) is is_named
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from paceline.benchmarks._model.benchmark import ModelParameters
-from paceline.benchmarks._model.session import choose_batch_size, largest, runs_within_memory
+from paceline.benchmarks._model.session import TooFewSamples, choose_batch_size, largest, runs_within_memory
 from paceline.benchmarks.ranks import Ranks
+from paceline.benchmarks.training.train import Train, TrainParameters
 from paceline.core.benchmark import Context
 from paceline.core.case import Case
-from paceline.core.errors import OutOfMemory
+from paceline.core.errors import OutOfMemory, Unsupported
 from paceline.devices.cpu import CpuDevice
 from paceline.measure.memory import host_limit
 from paceline.models.base import ModelSpec
@@ -92,6 +93,28 @@ def test_a_batch_of_one_that_does_not_fit_is_out_of_memory_with_a_remedy() -> No
         OutOfMemory, match=r"tiny does not fit on scripted device with a batch of one; choose a smaller"
     ):
         choose("auto", Trial(0))
+
+
+class PairTrial(Trial):
+    """Takes no fewer than two samples."""
+
+    def step(self, size: int) -> None:
+        if size < 2:
+            raise TooFewSamples("one sample has no variance")
+        super().step(size)
+
+
+def test_auto_passes_over_a_single_sample_that_a_model_cannot_train_on() -> None:
+    assert choose("auto", PairTrial(24)) == 24
+    with pytest.raises(OutOfMemory):
+        choose("auto", PairTrial(1))
+
+
+def test_one_sample_with_too_few_values_to_normalise_is_unsupported_with_a_remedy() -> None:
+    parameters = TrainParameters(model="resnet18", scale="tiny", batch_size=1, steps=1, warm_up="1ms")
+    case = Case(index=0, benchmark="train", parameters={}, title="", target="cpu")
+    with pytest.raises(Unsupported, match=r"^resnet18 normalises over its batch, .* use --batch-size 2 or more$"):
+        Train().measure(parameters, Context(case))
 
 
 def test_ranks_take_the_smallest_of_what_each_found(monkeypatch: pytest.MonkeyPatch) -> None:

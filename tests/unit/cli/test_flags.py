@@ -6,6 +6,8 @@ import pytest
 
 from paceline.benchmarks.serving.serve import Serve
 from paceline.cli._flags import flags_of, read_value
+from paceline.cli.run import command as run_command
+from paceline.core.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,8 @@ def test_the_flags_of_a_server_are_those_of_the_one_that_is_named(words: list[st
     flags = {flag for option in flags_of(Serve.Parameters.model_fields, words=words) for flag in option.opts}
     assert known in flags
     assert unknown not in flags
+
+
+def test_what_is_empty_as_an_unset_variable_is_no_default_suite() -> None:
+    with pytest.raises(InputError, match="unknown suite or benchmark ''"):
+        run_command.make_context("run", ["", "--dry-run"])

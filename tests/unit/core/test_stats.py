@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import fft, signal, stats
 
 from paceline.core.stats import (
+    CONFIDENCE,
     ENOUGH,
     PERCENTILES,
     Interval,
@@ -385,6 +386,16 @@ def test_no_rate_is_above_the_fastest_step_although_the_mean_s_interval_reaches_
     assert rate.mean_interval is not None
     assert rate.mean_interval.high == pytest.approx(10.0)
     assert 0 < rate.mean_interval.low <= rate.mean <= rate.mean_interval.high
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_a_rate_of_few_times_is_held_by_its_interval_as_often_as_it_says(count: int, noise: float) -> None:
+    """The shortest of few times is no bound of their mean: of two, both are longer than it in one of four."""
+    draws = np.random.default_rng(7).normal(1.0, noise, (2000, count))
+    intervals = [summarize(times).as_rate(60.0).mean_interval for times in draws]
+    held = sum(one is not None and one.low <= 60.0 <= one.high for one in intervals)
+    assert held / len(draws) == pytest.approx(CONFIDENCE, abs=0.02)
 
 
 def test_what_took_no_measurable_time_has_no_rate() -> None:

@@ -319,6 +319,10 @@ LARGEST_BATCH = 65_536
 TRIAL_PART = 0.8  # of the free memory of the host: a measurement needs a little more than a trial
 
 
+class TooFewSamples(Unsupported):
+    """The model computes something of the whole batch that takes more samples than there are."""
+
+
 def choose_batch_size(
     spec: ModelSpec,
     parameters: P,
@@ -341,7 +345,12 @@ def choose_batch_size(
 
     def fits(size: int) -> bool:
         begun = monotonic()
-        fitted = runs_within_memory(lambda: attempt(size), device)
+        try:
+            fitted = runs_within_memory(lambda: attempt(size), device)
+        except TooFewSamples:
+            if size > 1:
+                raise
+            fitted = runs_within_memory(lambda: attempt(2), device)
         # A step that outlasts the budget could not be measured, however much memory is left. The very first one
         # pays for everything lazy, so it is not judged by its time.
         return fitted and (size == 1 or monotonic() - begun <= parameters.budget)

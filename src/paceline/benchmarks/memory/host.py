@@ -175,13 +175,12 @@ def powers(first: int, last: int, factor: int, most: int) -> list[int]:
     return sizes
 
 
-def cached_warning(size: int, cache: int | None, times: int) -> list[RecordWarning]:
+def cached_warning(size: int, cache: int | None, times: int, remedy: str = "use larger sizes") -> list[RecordWarning]:
     """The warning that the case's figure is one of main memory, where its data may stay in caches."""
     if cache is None or size >= times * cache:
         return []
     message = f"{show_size(size)} of data is less than {times} times the last cache ({show_size(cache)})"
-    remedy = "read the figure as one of caches, or use larger sizes"
-    return [RecordWarning(kind="cached", message=message, remedy=remedy)]
+    return [RecordWarning(kind="cached", message=message, remedy=f"read the figure as one of caches, or {remedy}")]
 
 
 def pcie_peak(target: str, *, ways: int) -> Peak | None:

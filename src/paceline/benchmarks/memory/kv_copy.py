@@ -20,6 +20,7 @@ from paceline.benchmarks._micro.parameters import (
     join_words,
 )
 from paceline.benchmarks._micro.session import MicroSession, TimedPoint, headline
+from paceline.benchmarks.memory import host
 from paceline.benchmarks.memory.copy import Way, compare, share_of_peak
 from paceline.core.benchmark import Context
 from paceline.core.errors import Unsupported
@@ -104,7 +105,10 @@ class KvCopy(TorchBenchmark[KvCopyParameters]):
             "checked": "every byte, after each number of blocks, against the table",
             **peak_facts,
         }
-        return session.result([headline(rates), *share, headline(times), *rates, *times], facts)
+        result = session.result([headline(rates), *share, headline(times), *rates, *times], facts)
+        if cache.way == "h2h":  # each byte is read and written
+            result.warnings += host.cached_warning(2 * sizes[-1], host.cache_of(), 2, "use more --blocks")
+        return result
 
 
 class BlockCache:

@@ -17,7 +17,13 @@ from paceline.benchmarks._model.checks import (
     scale_warnings,
 )
 from paceline.benchmarks._model.measuring import COMMON, LOSS, PHASES, add_trace, measure_steps
-from paceline.benchmarks._model.session import ModelSession, as_graph, choose_batch_size, open_session
+from paceline.benchmarks._model.session import (
+    ModelSession,
+    TooFewSamples,
+    as_graph,
+    choose_batch_size,
+    open_session,
+)
 from paceline.benchmarks._model.traffic import count_saved
 from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import SGD
 
+_ONE_VALUE = "Expected more than 1 value per channel"  # what torch says of batch normalisation over a single value
 TRACED_STEPS = 5  # whose losses are recorded: enough to see that it trains and to compare two computations
 
 
@@ -159,7 +166,16 @@ class Trainer:
 
     def _backward(self) -> Tensor:
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._forward(self._batch)
+        try:
+            loss = self._forward(self._batch)
+        except Exception as error:  # a compiler raises its own
+            if _ONE_VALUE not in str(error):
+                raise
+            model = self.session.spec.name
+            raise TooFewSamples(
+                f"{model} normalises over its batch, and of one sample some channels have a single value: "
+                "use --batch-size 2 or more"
+            ) from error
         self.marks("criterion")
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.marks("backward")

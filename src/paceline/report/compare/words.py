@@ -188,7 +188,7 @@ def _most_asked(rows: Sequence[ComparisonRow], *, is_paired: bool) -> str:
 def mean_words(mean: Mean) -> str:
     if mean.interval is not None and not mean.is_change:
         largest = max(mean.interval.high, 1 / mean.interval.low) - 1
-        return f"any difference larger than {percent(largest)} ruled out"
+        return f"any difference larger than {percent(largest)} ruled out" if largest <= RESOLVED else "not decided"
     return "equal" if abs(mean.value - 1) < LEVEL else gain_words(mean.value, "better", "worse")
 
 

@@ -222,6 +222,8 @@ def _table(
     else:
         fillers = _micro_columns(rows, category) if is_micro(category) else _model_columns(rows, bounds)
     is_short = title and is_of_model(category) and len(rows) > 1
+    # A run of models alone has one table, which is of no category.
+    are_models = not category or (is_of_model(category) and category != Category.SERVING)
     shared, names = told_apart([one_line(row.label) for row in rows]) if is_short else short_labels(rows)
     columns = [Column("Case", tuple(Cell(name, name) for name in names), numeric=False, key="case")]
     if is_tokens and (loads := apart_by_load(rows)):  # one server: what tells its loads apart is how heavy they are
@@ -246,7 +248,7 @@ def _table(
                 widest=is_wide and not any(cell.leads for cell in cells),
                 key=key,
                 short=_SHORT.get(header, ""),
-                spare=_SPARE.get(key, 0) if is_of_model(category) and category != Category.SERVING else 0,
+                spare=_SPARE.get(key, 0) if are_models else 0,
             )
         )
     warnings = tuple(Cell(marks := summary.marks(row), marks, badges=_few_badges(row)) for row in rows)

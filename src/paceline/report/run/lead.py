@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from paceline.analysis import serving
-from paceline.analysis.roofline import Bound, Placed, Roof, Rooflines, ceilings_of, rooflines
+from paceline.analysis.roofline import NEAR, Bound, Placed, Roof, Rooflines, ceilings_of, rooflines
 from paceline.analysis.serving import BETWEEN, FIRST, JOULES, PER_USER, TOTAL, USD, TokenLoad, best_load, tail_of
 from paceline.analysis.summary import CaseRow, Group, Reading, RunSummary, headline_of
 from paceline.core.case import Category, is_of_model
@@ -181,10 +181,17 @@ def _leader(summary: RunSummary) -> str:
 
 
 def _bounds(placed: Sequence[Placed]) -> str:
-    """How many models each ceiling bounds: `11 model cases: 6 bound by compute, 3 by memory`."""
-    counts = {bound: sum(one.bound is bound for one in placed) for bound in KINDS}
-    texts = [f"{count} {_BOUND_WORDS[bound]}" for bound, count in counts.items() if count]
+    """How many models each ceiling bounds or is near: `9 model cases: 6 bound by compute, 3 nearest to memory`."""
+    words = {bound: [_bound_as(one, KINDS[bound][0]) for one in placed if one.bound is bound] for bound in KINDS}
+    texts = [f"{found.count(text)} {text}" for found in words.values() for text in sorted(set(found))]
     return f"{len(placed)} model cases: {', '.join(texts)}" if texts else ""
+
+
+def _bound_as(placed: Placed, words: str) -> str:
+    """As the section about bounds has it: what is not near its ceiling is not bound by it."""
+    if placed.bound in (Bound.COMPUTE, Bound.MEMORY) and placed.share < NEAR:
+        return f"nearest to {words}"
+    return _BOUND_WORDS[placed.bound] if placed.bound is Bound.NEITHER else f"bound by {words}"
 
 
 def _peak_share(row: CaseRow) -> str:
@@ -246,7 +253,7 @@ def _group_cards(summary: RunSummary) -> Iterator[Card]:
 
 
 def _reached(placed: Placed) -> str:
-    bound = "far below both" if placed.bound is Bound.NEITHER else f"bound by {bound_words(placed)}"
+    bound = "far below both" if placed.bound is Bound.NEITHER else _bound_as(placed, bound_words(placed))
     return f"{bound}: {share(placed.share)} of {named_ceiling(placed.nearest)}"
 
 

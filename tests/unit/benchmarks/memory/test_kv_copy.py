@@ -40,6 +40,15 @@ def test_every_number_of_blocks_is_measured_and_the_largest_speaks_for_the_case(
     assert result.facts["block_bytes"] == size
 
 
+@pytest.mark.parametrize(("cache", "kinds"), [(2 * BLOCK_BYTES, {"cached"}), (BLOCK_BYTES, set())])
+def test_blocks_that_stay_in_the_caches_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, cache: int, kinds: set[str]
+) -> None:
+    monkeypatch.setattr("paceline.benchmarks.memory.host.cache_of", lambda: cache)
+    result = measured(blocks=[1])
+    assert {warning.kind for warning in result.warnings} & {"cached"} == kinds
+
+
 def test_a_gathered_block_is_the_one_that_the_table_names() -> None:
     made = cache()
     made.call(5)()

@@ -268,6 +268,10 @@ def test_the_answer_of_many_cases_has_a_part_for_each_verdict() -> None:
         "1 succeeded on one side only; any difference larger than 3.0 % ruled out on the geometric mean "
         "(0.980 to 1.030)."
     )
+    wide = replace(
+        pairing, rows=rows[2:], broken=(), means=(Mean("", 2, 1.1, Interval(low=0.9, high=9.0, confidence=0.95)),)
+    )
+    assert answer(wide).endswith("; not decided on the geometric mean (0.900 to 9.000).")
     unsure = replace(pairing, rows=rows[2:], broken=(), means=(Mean("", 2, 1.1, None),))
     assert answer(unsure).endswith("; 10.0 % better on the geometric mean, which is not decided.")
     level = replace(unsure, means=(Mean("", 2, 1.0004, None),))

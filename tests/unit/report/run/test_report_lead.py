@@ -31,8 +31,8 @@ def mixed() -> RunSummary:
 
 def test_a_run_of_models_and_operations_is_about_the_models(mixed: RunSummary) -> None:
     assert answer(mixed) == (
-        "All 8 cases measured; 4 model cases: 2 bound by compute, 1 bound by memory, 1 bound by the host; "
-        "1 with warnings."
+        "All 8 cases measured; 4 model cases: 1 bound by compute, 1 nearest to compute, 1 bound by memory, "
+        "1 bound by the host; 1 with warnings."
     )
     assert [card.label for card in cards(mixed)] == ["model-7", "model-5", "model-6", "model-4"]
     assert [table.title for table in case_tables(mixed)] == ["Training", "Inference", "Compute"]

@@ -33,6 +33,14 @@ def test_the_whole_report_of_two_cases() -> None:
     assert shown(literal_run()) == LITERAL
 
 
+def test_of_models_alone_a_column_is_spared_before_a_name_is_broken() -> None:
+    name = "train generated/fc:layers=2,width=256 fp16"
+    [first, _] = literal_run().records
+    renamed = first.case.model_copy(update={"title": name.removeprefix("train ")})
+    text = shown(run_of([first.model_copy(update={"case": renamed})]), width=len(f"{name} | 320 images/s | <0.1 %"))
+    assert f"{name} | 320 images/s | <0.1 %" in text.splitlines()
+
+
 def test_of_very_many_cases_those_that_say_the_most_are_listed_unless_all_are_asked_for() -> None:
     failed = record(case(150, "train", "the one that failed"), outcome=Outcome.FAILED)
     run = run_of([*(record(case(index, "train", f"number {index}")) for index in range(150)), failed])
