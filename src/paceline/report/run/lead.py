@@ -97,10 +97,6 @@ MOST_CEILINGS = 6
 MOST_BARS = 40
 
 
-_BOUND_WORDS = {bound: f"bound by {words}" for bound, (words, _, _) in KINDS.items()}
-_BOUND_WORDS |= {Bound.NEITHER: "far below both ceilings"}
-
-
 def _rooflines(summary: RunSummary) -> Rooflines:
     return rooflines(summary.source, summary.rows, summary.ceilings)
 
@@ -182,16 +178,22 @@ def _leader(summary: RunSummary) -> str:
 
 def _bounds(placed: Sequence[Placed]) -> str:
     """How many models each ceiling bounds or is near: `9 model cases: 6 bound by compute, 3 nearest to memory`."""
-    words = {bound: [_bound_as(one, KINDS[bound][0]) for one in placed if one.bound is bound] for bound in KINDS}
-    texts = [f"{found.count(text)} {text}" for found in words.values() for text in sorted(set(found))]
+    texts = [f"{len(ones)} {words}" for words, ones in _by_bound(placed)]
     return f"{len(placed)} model cases: {', '.join(texts)}" if texts else ""
+
+
+def _by_bound(placed: Sequence[Placed]) -> list[tuple[str, list[Placed]]]:
+    """Those of each ceiling, apart by whether they are bound by it or only nearest to it."""
+    groups = group_by(placed, lambda one: (list(KINDS).index(one.bound), _bound_as(one, KINDS[one.bound][0])))
+    return [(words, ones) for (_, words), ones in sorted(groups.items(), key=lambda item: item[0])]
 
 
 def _bound_as(placed: Placed, words: str) -> str:
     """As the section about bounds has it: what is not near its ceiling is not bound by it."""
-    if placed.bound in (Bound.COMPUTE, Bound.MEMORY) and placed.share < NEAR:
-        return f"nearest to {words}"
-    return _BOUND_WORDS[placed.bound] if placed.bound is Bound.NEITHER else f"bound by {words}"
+    if placed.bound is Bound.NEITHER:
+        return "far below both ceilings"
+    is_near = placed.bound is Bound.HOST or placed.share >= NEAR
+    return f"bound by {words}" if is_near else f"nearest to {words}"
 
 
 def _peak_share(row: CaseRow) -> str:
@@ -292,17 +294,15 @@ def reached_chart(rows: Sequence[CaseRow], bounds: Mapping[int, Placed]) -> Char
     placed = [bounds[row.case.index] for row in rows if row.case.index in bounds]
     if len(placed) < 2:
         return None
-    shown = group_by(placed[:MOST_BARS], lambda one: one.bound)
     most = max(100.0, *(100 * one.share for one in placed[:MOST_BARS]))
     made = [
         Panel(
-            heading(_BOUND_WORDS[bound]),
+            heading(words),
             "% of the nearest ceiling, and what that comes to",
-            [_reached_bar(one) for one in sorted(shown[bound], key=lambda one: -one.share)],
+            [_reached_bar(one) for one in sorted(ones, key=lambda one: -one.share)],
             most,
         )
-        for bound in KINDS
-        if bound in shown
+        for words, ones in _by_bound(placed[:MOST_BARS])
     ]
     notes = [f"The first {MOST_BARS} of {len(placed):,} cases are drawn."] if len(placed) > MOST_BARS else []
     return panels("How near each model comes to its ceiling", made, notes)

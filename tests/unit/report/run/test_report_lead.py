@@ -70,7 +70,8 @@ def test_models_of_any_unit_share_one_scale(mixed: RunSummary) -> None:
     """A share of a ceiling is the one thing that images and tokens per second have in common."""
     chart = reached_chart(mixed.rows, placed_models(mixed))
     assert chart is not None
-    assert [row["panel"] for row in chart.rows] == ["Bound by compute"] * 2 + ["Bound by memory", "Bound by the host"]
+    panels = ["Bound by compute", "Nearest to compute", "Bound by memory", "Bound by the host"]
+    assert [row["panel"] for row in chart.rows] == panels
     assert [row["value"] for row in chart.rows] == pytest.approx([61, 43, 80, 3.75], abs=1)
     widths = [float(found) for found in re.findall(r'<rect [^>]*width="([\d.]+)" height="15"', chart.svg)]
     assert widths[2] / widths[3] == pytest.approx(chart.rows[2]["value"] / chart.rows[3]["value"], rel=0.02)
