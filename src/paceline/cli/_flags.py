@@ -164,12 +164,25 @@ class CaseCommand(click.Command):
                 ctx.meta[SUITE] = suite
                 names = dict.fromkeys(str(entry.get("benchmark")) for entry in suite.cases)
                 ctx.meta[FLAGS] = flags_of(_fields_of(names), required=not suite.is_written, words=args)
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._switched(ctx, args))
         except click.NoSuchOption as error:
             flags = [flag for option in self.get_params(ctx) for flag in option.opts if flag.startswith("-")]
             raise unknown("flag", error.option_name, flags, key=error.option_name) from None
         except click.UsageError as error:  # one line, as for every other mistake
             raise InputError("usage", error.format_message()) from None
+
+    def _switched(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
+        """The arguments with `--switch true` and `--switch=false`, as files have it, in click's own words."""
+        options = (one for one in self.get_params(ctx) if isinstance(one, click.Option) and one.secondary_opts)
+        switches = {one.opts[0]: {"true": one.opts[0], "false": one.secondary_opts[0]} for one in options}
+        words: list[str] = []
+        for word in args:
+            name, _, value = word.partition("=")
+            if words and word in switches.get(words[-1], ()):
+                words[-1] = switches[words[-1]][word]
+            else:
+                words.append(switches.get(name, {}).get(value, word))
+        return words
 
     def _suite_of(self, ctx: click.Context, args: Sequence[str]) -> Suite | None:
         try:

@@ -47,3 +47,13 @@ def test_the_flags_of_a_server_are_those_of_the_one_that_is_named(words: list[st
 def test_what_is_empty_as_an_unset_variable_is_no_default_suite() -> None:
     with pytest.raises(InputError, match="unknown suite or benchmark ''"):
         run_command.make_context("run", ["", "--dry-run"])
+
+
+@pytest.mark.parametrize(
+    ("words", "is_on"),
+    [(["--phases", "true"], True), (["--phases", "false"], False), (["--phases=false"], False), (["--phases"], True)],
+)
+def test_a_switch_may_have_its_value_as_in_a_file(words: list[str], is_on: bool) -> None:
+    params = run_command.make_context("run", ["train", "--model", "resnet18", *words, "--dry-run"]).params
+    assert [value for name, value in params.items() if name.endswith("phases")] == [is_on]
+    assert params["what"] == "train"
