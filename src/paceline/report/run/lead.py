@@ -9,7 +9,7 @@ from dataclasses import replace
 from paceline.analysis import serving
 from paceline.analysis.roofline import NEAR, Bound, Placed, Roof, Rooflines, ceilings_of, rooflines
 from paceline.analysis.serving import BETWEEN, FIRST, JOULES, PER_USER, TOTAL, USD, TokenLoad, best_load, tail_of
-from paceline.analysis.summary import CaseRow, Group, Reading, RunSummary, headline_of
+from paceline.analysis.summary import CaseRow, Group, Reading, RunSummary, headline_of, plain_label
 from paceline.core.case import Category, is_of_model
 from paceline.core.grouping import group_by
 from paceline.core.metric import Better
@@ -166,6 +166,10 @@ def _leader(summary: RunSummary) -> str:
         # Which percentile a latency is, its unit does not say.
         name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
         return f"{label}: {name}{show_figure(figure)}{_peak_share(group.best)}"
+    if len({row.case.key for row in group.rows}) == 1:  # repetitions are no contest
+        ends = sorted(row.headline.value for row in group.rows if row.headline)
+        shown = " to ".join(show_value(one, group.metric.unit) for one in (ends[0], ends[-1]))
+        return f"{one_line(plain_label(group.best.case))}, measured {len(group.rows)} times: {shown}"
     if group.best.case.category == Category.SERVING:
         _, names = told_apart([one_line(row.label) for row in group.rows])
         return f"{superlative(group)}: {names[0]}, {show_figure(figure)}"

@@ -92,6 +92,16 @@ def test_nothing_leads_what_is_measured_in_another_unit() -> None:
     ]
 
 
+def test_repetitions_of_one_case_are_no_contest() -> None:
+    records = [gemm(index, "bf16", rate, None) for index, rate in enumerate((7e14, 9e14, 8e14))]
+    repeated = [
+        one.model_copy(update={"case": one.case.model_copy(update={"repeat": number, "parameters": {}})})
+        for number, one in enumerate(records, 1)
+    ]
+    told = answer(summarize_run(run_of(repeated)))
+    assert told == "All 3 cases measured; gemm bf16, measured 3 times: 699.1 TFLOP/s to 900.4 TFLOP/s."
+
+
 def test_cards_of_operations_are_titled_by_their_kind() -> None:
     labels = [card.label for card in cards(summarize_run(micro_run()))]
     assert labels == ["Compute", "Memory", "Communication"]
