@@ -31,7 +31,7 @@ class Judged:
 
     column: MetricColumn
     baseline: float  # of all nodes
-    spread: float  # scaled median absolute deviation, as a part of the baseline
+    spread: float  # scaled median absolute deviation, as a part of the baseline; of one node not a number
     changes: NDArray[np.float64]  # by node, not a number where it was not measured
     rule: Rule
     limit: float | None = None  # the change beyond which a node is worse, with its sign
@@ -156,6 +156,7 @@ class _Judge:
             self.references = np.broadcast_to(self.middle, values.shape)
         with np.errstate(invalid="ignore", divide="ignore"):
             self.spread = np.abs(column_spreads(values) / self.middle)
+        self.spread[table.present.sum(axis=0) < 2] = math.nan  # one node alone has none
 
     def diagnosis(self) -> Diagnosis:
         for rule in self.rules.rules:

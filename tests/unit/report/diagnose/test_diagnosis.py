@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from paceline.analysis.baseline import make_baseline
 from paceline.analysis.diagnose.judge import Diagnosis, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
@@ -151,6 +152,13 @@ def test_csv_keeps_names_text_and_leaves_out_what_is_no_number() -> None:
     parts = [nodes_results(f"n{place}", {"tcp-connectivity/h_failed_count": 3.0 * (place == 2)}) for place in range(6)]
     of_zero = list(csv.DictReader(io.StringIO(report.as_csv(diagnose(assemble(parts), default_rules())))))
     assert [row["change"] for row in of_zero] == ["0.0", "0.0", "", "0.0", "0.0", "0.0"]
+
+
+def test_one_node_beside_a_baseline_has_no_spread() -> None:
+    (one, *_), good = made().table.nodes, make_baseline(healthy().table)
+    alone = assemble([nodes_results(one, {"mem-bw/h2d_bw:0": 26.01})])
+    (row,) = csv.DictReader(io.StringIO(report.as_csv(diagnose(alone, default_rules(), good))))
+    assert (row["spread"], row["baseline"]) == ("", "26.045")
 
 
 def test_the_picture_is_drawn_without_a_browser() -> None:
