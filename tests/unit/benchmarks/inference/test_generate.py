@@ -174,9 +174,9 @@ def test_narrow_weights_take_less_memory_and_the_record_says_how_far_they_are_of
     assert Conversation(narrow, 1, 8, 4, compiled=False, split=False).check() < 0.01
 
 
-@pytest.mark.parametrize(("weights", "reason"), [("fp8", "needs a GPU's Tensor Cores"), ("int4", "use int8 on a CPU")])
-def test_weights_that_a_cpu_has_no_products_for_are_unsupported(weights: Any, reason: str) -> None:
-    with pytest.raises(Unsupported, match=reason):
+@pytest.mark.parametrize("weights", ["fp8", "int4"])
+def test_weights_that_a_cpu_has_no_products_for_are_unsupported(weights: Any) -> None:
+    with pytest.raises(Unsupported, match=f"{weights} has kernels for GPUs alone: use int8 on a CPU"):
         narrow_weights(torch.nn.Linear(16, 16), weights, CpuDevice())
 
 
