@@ -213,6 +213,17 @@ def losses(values: Floats, references: Floats, columns: Sequence[MetricColumn]) 
         return np.asarray(signs * np.where(is_positive, np.log(values / references), parts))
 
 
+def lost_together(values: Floats, references: Floats, columns: Sequence[MetricColumn]) -> float:
+    """The part of what several metrics should reach that one node lost, on average over those that it measured."""
+    is_known = ~np.isnan(values) & ~np.isnan(references)
+    signs = np.asarray([-1.0 if column.better is Better.HIGHER else 1.0 for column in columns])[is_known]
+    values, references = values[is_known], references[is_known]
+    if (np.minimum(values, references) > 0.0).all():
+        return as_part(float(np.mean(signs * np.log(values / references))))
+    moved = signs * (values - references) / np.abs(references)  # zero has no logarithm
+    return float(np.mean(np.where(signs > 0.0, moved / (1.0 + np.maximum(moved, 0.0)), moved)))
+
+
 def groups_of(columns: Sequence[MetricColumn]) -> list[Group]:
     """Components first, then what is smaller or lies across them; the same metrics are one group only."""
     named: dict[tuple[str, bool], list[int]] = {}
