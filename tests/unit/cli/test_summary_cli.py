@@ -76,3 +76,8 @@ def test_what_is_no_list_of_texts_is_refused(sandbox: Sandbox, entry: str) -> No
     done = sandbox.ask("summary", RESULTS, "--rules", sandbox.write("rules.yaml", f"rules: {{a: {{{entry}}}}}"))
     assert done.returncode == 2, done.stderr
     assert "rule 'a'" in done.stderr
+
+
+def test_several_results_of_one_host_are_runs(sandbox: Sandbox) -> None:
+    results = sandbox.write("one.jsonl", '{"node": "a", "mem-bw/h2d_bw": 26.0}\n' * 3)
+    assert sandbox.ask("summary", results).stdout.startswith("3 runs.")
