@@ -44,4 +44,6 @@ def command(sources: tuple[str, ...], rules: Path | None, digits: int, answer: A
         "csv": lambda: report.as_csv(lines, digits),
         "xlsx": lambda: report.as_xlsx(lines, digits),
     }
-    answer.give(report.document(lines, digits, len(table.nodes), "run" if table.by_run else "node"), "paceline-summary", data)
+    answer.give(
+        report.document(lines, digits, len(table.nodes), "run" if table.by_run else "node"), "paceline-summary", data
+    )

@@ -222,7 +222,9 @@ def _node(document: Any, path: Path, number: int) -> tuple[str, Mapping[str, obj
         raise InputError("not-a-result", message, where=f"line {number} of '{path}'")
     node = document.get("node", path.absolute().parent.name)
     rest = {key: value for key, value in document.items() if key != "node"}
-    if not isinstance(node, str) or not any("/" in key for key in rest):
+    if not isinstance(node, str) or not node:
+        raise InputError("not-a-node", f"'node' = {node!r} is not a name", where=f"line {number} of '{path}'")
+    if not any("/" in key for key in rest):
         message = "it has no keys like 'benchmark/metric', as SuperBench's results have"
         raise InputError("no-metrics", message, where=f"line {number} of '{path}'")
     return node, rest
