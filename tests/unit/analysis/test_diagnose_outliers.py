@@ -64,10 +64,15 @@ def test_a_component_that_does_nothing_at_all_lost_everything() -> None:
     logs[7, MEMORY] = -np.inf  # the logarithm of zero
     logs[8, MEMORY] -= 0.5
     dead, slow = judged(logs).defective
-    groups = [next(one for one in verdict.findings if one.kind == "group") for verdict in (dead, slow)]
-    assert [one.metric for one in groups] == ["memory", "memory"]
-    assert groups[0].change == pytest.approx(-1.0)
-    assert groups[1].change == pytest.approx(np.expm1(-0.5), abs=0.04)
+    assert (dead.node, dead.categories) == ("n7", ("memory",))
+    assert {one.change for one in dead.findings} == {-1.0}
+    group = next(one for one in slow.findings if one.kind == "group")
+    assert (group.metric, group.change) == ("memory", pytest.approx(np.expm1(-0.5), abs=0.04))
+    nothing = lost_together(np.zeros(2), np.asarray([26.0, 5.0]), COLUMNS[:2])
+    assert nothing == pytest.approx(1.0)
+    without = logs.copy()
+    without[7, MEMORY] = -10.0
+    assert unseen(judged(logs)) == unseen(judged(without))  # how little it does changes nothing for the others
     times = tuple(MetricColumn(name, better=Better.LOWER) for name in "ab")
     half = lost_together(np.asarray([2.0, 0.0]), np.asarray([1.0, 1.0]), times)
     assert half == pytest.approx((0.5 - 1.0) / 2)  # twice the time is half the speed; none at all is a gain
