@@ -29,7 +29,7 @@ Values = NDArray[np.float64]
 _STATISTICS: dict[str, Callable[[Values], float]] = {
     "count": lambda values: float(values.size),
     "mean": lambda values: float(values.mean()),
-    "std": lambda values: float(values.std(ddof=1)) if values.size > 1 else float("nan"),
+    "std": lambda values: float(values.std(ddof=1)),
     "min": lambda values: float(values.min()),
     "max": lambda values: float(values.max()),
 }
@@ -65,7 +65,7 @@ class SummaryRule:
 
 @dataclass(frozen=True)
 class SummaryLine:
-    """One statistic of one metric; None where a rule found no metric."""
+    """One statistic of one metric; None where a rule found no metric, or one value has no deviation."""
 
     category: str
     metric: str
@@ -104,15 +104,20 @@ def _rule(name: str, entry: Any, *, is_theirs: bool) -> SummaryRule:
         if key not in entry:
             raise InputError("missing-key", f"'{key}' is missing", key=key)
     statistics, metrics = (
-        [value] if isinstance(value, str) else list(value or default)
-        for value, default in ((entry.get("statistics"), DEFAULT), (entry.get("metrics"), ()))
+        _listed(key, entry.get(key) or list(default)) for key, default in (("statistics", DEFAULT), ("metrics", ()))
     )
-    for one in statistics:
-        if one not in _STATISTICS and not _PERCENTILE.fullmatch(str(one)):
-            raise unknown("statistic", str(one), [*_STATISTICS, "p50", "p99"], key="statistics")
+    for one in map(str, statistics):
+        if one not in _STATISTICS and not _PERCENTILE.fullmatch(one):
+            raise unknown("statistic", one, [*_STATISTICS, "p50", "p99"], key="statistics")
     selectors = (Selector(one, read_pattern(one), benchmark_of(one) if is_theirs else None) for one in metrics)
     category = str(entry.get("categories") or entry.get("category") or name)
     return SummaryRule(name, category, tuple(statistics), tuple(selectors), _aggregate(entry.get("aggregate", False)))
+
+
+def _listed(key: str, value: Any) -> list[Any]:
+    if not isinstance(value, str | list):
+        raise InputError("not-a-list", f"'{key}' = {value!r} must be a list of texts", key=key, value=value)
+    return [value] if isinstance(value, str) else value
 
 
 def _aggregate(value: object) -> bool | re.Pattern[str]:
@@ -149,7 +154,19 @@ def summarize_nodes(table: NodeTable, rules: Sequence[SummaryRule]) -> list[Summ
     return lines
 
 
-def _statistic(name: str, values: Values) -> float:
+def without_match(table: NodeTable, rules: Sequence[SummaryRule]) -> list[str]:
+    """The patterns that match no metric, each with its rule."""
+    return [
+        f"{rule.name}: {selector.source}"
+        for rule in rules
+        for selector in rule.selectors
+        if not any(selector.picks(column.name) for column in table.columns)
+    ]
+
+
+def _statistic(name: str, values: Values) -> float | None:
+    if name == "std" and values.size < 2:
+        return None
     match = _PERCENTILE.fullmatch(name)
     return float(np.percentile(values, int(match[1]))) if match else _STATISTICS[name](values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -114,6 +115,16 @@ def save(content: str | bytes, target: str) -> Path:
     except OSError as error:
         message = f"cannot write '{target}': {error.strerror}; choose another file with -o"
         raise InputError("cannot-write", message, key="-o", value=target) from None
+
+
+class FiniteRange(click.FloatRange):
+    """A number between two others, which 'nan' is not, though it is neither below nor above them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def value_of(flag: str, text: str, read: Callable[[str], Value]) -> Value:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from paceline.cli._options import FORMATS, Answer, duration_of, format_options, value_of
+from paceline.cli._options import FORMATS, Answer, FiniteRange, duration_of, format_options, value_of
 from paceline.core.errors import InputError, unknown
 from paceline.core.quantity import parse_fraction, parse_rate
 
@@ -33,7 +33,7 @@ _COUNT = click.IntRange(1, 100_000_000)
 @click.option("--jobs", type=_COUNT, help="Tasks of a generated workload.  [default: 1000]")
 @click.option(
     "--error",
-    type=click.FloatRange(0, 5),
+    type=FiniteRange(0, 5),
     default=0.3,
     show_default=True,
     help="How far predicted durations are off: the deviation of the logarithm.",
@@ -104,15 +104,11 @@ def command(
 @click.option(
     "--incident-after", metavar="TIME", default="30d", show_default=True, help="From a defect until a job runs into it."
 )
-@click.option(
-    "--sudden", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Defects that show at once."
-)
+@click.option("--sudden", type=FiniteRange(0, 1), default=0.05, show_default=True, help="Defects that show at once.")
 @click.option("--every", type=click.IntRange(1, 365), default=7, show_default=True, help="Days between checks.")
 @click.option("--checks", type=click.IntRange(1, 1000), default=26, show_default=True, help="That are compared.")
 @click.option("--learning", type=click.IntRange(0, 1000), default=26, show_default=True, help="Checks before them.")
-@click.option(
-    "--budget", type=click.FloatRange(0, 1), default=0.15, show_default=True, help="Of the time of the whole set."
-)
+@click.option("--budget", type=FiniteRange(0, 1), default=0.15, show_default=True, help="Of the time of the whole set.")
 @click.option("--policy", metavar="NAMES", help="Only these of none, whole set, fixed subset, random subset, selector.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How many fleets.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
@@ -162,7 +158,7 @@ def fleet(
 @click.option("--rate", metavar="RATE", default="2/s", show_default=True, help="Of arrivals, on average.")
 @click.option(
     "--burstiness",
-    type=click.FloatRange(0.01, 1000),
+    type=FiniteRange(0.01, 1000),
     default=1.0,
     show_default=True,
     help="Shape of gamma gaps: 1 is Poisson, less comes in bursts.",

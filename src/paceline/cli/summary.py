@@ -27,13 +27,16 @@ FORMATS = {
 @click.option("--store", metavar="URL", help="Where results are stored.")
 def command(sources: tuple[str, ...], rules: Path | None, digits: int, answer: Answer, store: str | None) -> None:
     """Show statistics of metrics over the nodes behind runs, tags, or files of results, ours or SuperBench's."""
-    from paceline.analysis.node_summary import default_rules, read_summary_rules, summarize_nodes
+    from paceline.analysis.node_summary import default_rules, read_summary_rules, summarize_nodes, without_match
+    from paceline.analysis.summary import shortened
     from paceline.api.sources import read_table
     from paceline.report import node_summary as report
 
     chosen, is_theirs = read_summary_rules(rules) if rules else (default_rules(), False)
     table, _ = read_table(sources, store, superbench=is_theirs)
     lines = summarize_nodes(table, chosen)
+    if unmatched := without_match(table, chosen):
+        click.echo(f"Nothing matches the patterns {shortened(unmatched)}; check the names of the metrics.", err=True)
     data: dict[str, Callable[[], str | bytes]] = {
         "json": lambda: (
             json.dumps({"nodes": list(table.nodes), "summary": report.rows(lines, digits)}, indent=1) + "\n"
@@ -41,4 +44,6 @@ def command(sources: tuple[str, ...], rules: Path | None, digits: int, answer: A
         "csv": lambda: report.as_csv(lines, digits),
         "xlsx": lambda: report.as_xlsx(lines, digits),
     }
-    answer.give(report.document(lines, digits, len(table.nodes)), "paceline-summary", data)
+    answer.give(
+        report.document(lines, digits, len(table.nodes), "run" if table.by_run else "node"), "paceline-summary", data
+    )

@@ -99,7 +99,7 @@ def read_text(path: Path, what: str = "", *, key: str | None = None, hint: str =
     """
     name = f"{what} '{path}'".strip()
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(MOST_CHARACTERS + 1)
     except OSError as error:
         if hint and isinstance(error, FileNotFoundError):

@@ -155,10 +155,10 @@ def show_size(count: float) -> str:
 
 
 def show_count(value: float) -> str:
-    """A plain number with four significant digits and thousands marked."""
+    """A plain number with four significant digits and thousands marked, unless it is too long to be read."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    if abs(value) >= 1000:
+    if 1000 <= abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 

@@ -255,7 +255,8 @@ def answer(diagnosis: Diagnosis) -> str:
     elif total == 1:
         sentence = f"{one_line(diagnosis.verdicts[0].node)} has no defect"
     else:
-        sentence = f"No node of {total} is defective" if incomplete else f"All {total} {kind} are healthy"
+        is_sure = not incomplete and diagnosis.judged
+        sentence = f"All {total} {kind} are healthy" if is_sure else f"No {kind[:-1]} of {total} is defective"
     if incomplete:
         sentence += f"; {len(incomplete)} incomplete: {one_line(shortened(incomplete, NAMED))}"
     return f"{sentence}."

@@ -15,13 +15,13 @@ from paceline.report.export.xlsx import add_sheet, append_row, new_workbook, sav
 HEADERS = ("metric", "statistics", "values", "unit")
 
 
-def document(lines: Sequence[SummaryLine], digits: int, nodes: int) -> Document:
+def document(lines: Sequence[SummaryLine], digits: int, nodes: int, kind: str = "node") -> Document:
     """For people; the words of the headers are those of SuperBench's summaries."""
     sections = []
     for category, members in group_by(lines, lambda line: line.category).items():
         texts = [[line.metric, line.statistic, _text(line, digits), line.unit] for line in members]
         sections.append(Section(title=category, items=(Table.of_lines(HEADERS, texts, named=2, is_wide=True),)))
-    return Document("Summary", (Block(f"{nodes} node{'s' if nodes != 1 else ''}.", "", tuple(sections)),))
+    return Document("Summary", (Block(f"{nodes} {kind}{'s' if nodes != 1 else ''}.", "", tuple(sections)),))
 
 
 def rows(lines: Sequence[SummaryLine], digits: int) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def study_document(study: FleetStudy) -> Document:
     )
     about = (
         f"{settings['nodes']:,} nodes, {settings['checks']} checks {settings['every']} days apart, "
-        f"{len(settings['seeds'])} seeds; took {study.seconds:.1f} s"
+        f"{len(settings['seeds'])} {'seed' if len(settings['seeds']) == 1 else 'seeds'}; took {study.seconds:.1f} s"
     )
     sections = (
         Section("Policies", (Table.of_lines(headers, lines, 1),)),
@@ -167,12 +168,21 @@ def study_answer(study: FleetStudy) -> str:
     """The sentence that leads."""
     longer, found = study.longer(SELECTOR), study.found(SELECTOR)
     if longer is None or found is None:
-        fewest = min(study.outcomes, key=lambda policy: study.estimate(policy, "incidents").value)
-        return f"Incidents are fewest under the policy '{fewest}'."
+        incidents = {policy: study.estimate(policy, "incidents").value for policy in study.outcomes}
+        fewest = [f"'{policy}'" for policy, count in incidents.items() if count == min(incidents.values())]
+        if len(fewest) == len(incidents) > 1:
+            return f"Incidents are equally many under all policies: {min(incidents.values()):,.0f}."
+        return f"Incidents are fewest under {', '.join(fewest)}."
     return (
-        f"With the selector a node runs {longer.value:.2f} times longer between incidents than without checks, and "
-        f"{share(found.value)} as many defects are found as with the whole set."
+        f"With the selector a node runs {longer.value:.2f} times longer{_around(longer, '{:.2f}'.format)} between "
+        f"incidents than without checks, and {share(found.value)}{_around(found, share)} as many defects are found as "
+        "with the whole set."
     )
+
+
+def _around(one: Estimate, form: Callable[[float], str]) -> str:
+    interval = show_interval(one.value, one.interval, form)
+    return f" ({interval})" if interval else ""
 
 
 def study_json(study: FleetStudy) -> str:

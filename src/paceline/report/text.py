@@ -100,8 +100,10 @@ def percent(part: float, *, signed: bool = False, digits: int = 3) -> str:
         text, sign = f"<{_LEAST:g}", ""
     elif size < 0.095:
         text = f"{size:.1g}"
+    elif size < 10 ** (digits - 1) - 0.05:
+        text = f"{size:.1f}"
     else:
-        text = f"{size:.1f}" if size < 10 ** (digits - 1) - 0.05 else f"{size:,.0f}"
+        text = f"{size:,.0f}" if size < 1e15 else show_count(size)
     return f"{sign}{text} %"
 
 

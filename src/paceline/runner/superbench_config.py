@@ -430,17 +430,28 @@ def read_config(document: Mapping[str, Any], name: str) -> Suite:
         for title in _enabled(inner.get("enable"), benchmarks, notes):
             entry = _mapping(benchmarks[title], title)
             notes += [f"{title}.{key}: there is no such key" for key in entry if key not in _BENCHMARK]
-            for mode in entry.get("modes") or [{"name": "local"}]:
-                with located(title):
-                    cases += _cases(title, entry, _mapping(mode, "modes"), shared, notes)
+            with located(title):
+                for mode in _listed(entry, "modes") or [{"name": "local"}]:
+                    try:
+                        cases += _cases(title, entry, _mapping(mode, "modes"), shared, notes)
+                    except (TypeError, ValueError) as error:  # int() and its like, of what is no number
+                        raise InputError("invalid-value", f"a value cannot be used: {error}") from None
         if not cases:
-            raise InputError("no-cases", "nothing of it can be measured:\n" + "\n".join(notes))
+            why = notes or ["no benchmark of it says 'enable: true'"]
+            raise InputError("no-cases", "nothing of it can be measured:\n" + "\n".join(why))
         return Suite(name=name.rpartition("/")[2].partition(".")[0], cases=cases, notes=notes)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InputError("not-a-mapping", f"'{where}' must be a mapping, but is {value!r}", key=where)
+    return value
+
+
+def _listed(entry: Mapping[str, Any], key: str) -> list[Any]:
+    value = entry.get(key) or []
+    if not isinstance(value, list):
+        raise InputError("not-a-list", f"'{key}' must be a list, but is {value!r}", key=key, value=value)
     return value
 
 
@@ -452,7 +463,7 @@ def _enabled(chosen: object, benchmarks: Mapping[str, Any], notes: list[str]) ->
             if name not in benchmarks:
                 raise unknown("benchmark", name, benchmarks, key="superbench.enable")
         return names
-    silent = [title for title, entry in benchmarks.items() if isinstance(entry, Mapping) and "enable" not in entry]
+    silent = [title for title, entry in benchmarks.items() if not isinstance(entry, Mapping) or "enable" not in entry]
     notes += [f"{title}: it does not say 'enable: true', so SuperBench leaves it out" for title in silent]
     return [title for title, entry in benchmarks.items() if isinstance(entry, Mapping) and entry.get("enable")]
 
@@ -467,7 +478,7 @@ def _cases(
     notes += [f"{title}, mode {kind}, {key}: there is no such key" for key in mode if key not in _MODE]
     name = title.partition(":")[0]
     is_of_models = name == MODELS_BENCHMARK or name.endswith("_models")
-    frameworks = entry.get("frameworks") or ["none"]
+    frameworks = _listed(entry, "frameworks") or ["none"]
     for framework in frameworks:
         if framework not in ("none", "pytorch"):
             notes.append(f"{title}, frameworks, {framework}: models and products are measured by PyTorch alone")
@@ -477,7 +488,7 @@ def _cases(
     adapters = keys.pop("adapters", None)
     keys["env"] = {str(key): str(value) for key, value in ({**shared, **keys.pop("env")}).items() if value is not None}
     if timeout := entry.get("timeout"):
-        keys["timeout"] = max(60, timeout)
+        keys["timeout"] = max(60, timeout) if isinstance(timeout, int | float) else timeout
     prefix = "pytorch-" if "pytorch" in frameworks and not is_of_models else ""
     keys["superbench"] = f"{prefix}{title}"
     parameters = dict(_mapping(entry.get("parameters") or {}, "parameters"))
@@ -486,7 +497,7 @@ def _cases(
     if adapters is not None:
         parameters["adapters"] = adapters
     if is_of_models:
-        name, parameters["models"] = MODELS_BENCHMARK, entry.get("models") or []
+        name, parameters["models"] = MODELS_BENCHMARK, _listed(entry, "models")
     pattern = _mapping(mode.get("pattern") or {}, "pattern")
     for made in counterpart(name, parameters, pattern=pattern):
         if isinstance(made, Unmapped):

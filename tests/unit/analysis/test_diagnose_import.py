@@ -130,7 +130,8 @@ def test_what_was_not_measured_is_no_number(tmp_path: Path) -> None:
         ('{"node": "a", "a/b": 1}\n{', "not-a-result", 2),
         ('{"node": "a"}', "no-metrics", 1),
         ('{"a": 1}\n{', "no-metrics", 1),
-        ('{"node": 5, "a/b": 1}', "no-metrics", 1),
+        ('{"node": 5, "a/b": 1}', "not-a-node", 1),
+        ('{"node": "", "a/b": 1}', "not-a-node", 1),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, code: str, line: int) -> None:

@@ -505,6 +505,8 @@ def test_rules_that_look_at_nothing_name_a_metric_unless_something_failed() -> N
     with refused("no-metric-matched", says="names like 'benchmark/metric'"):
         ask("f: {check: failure}", {"a": [], "b": []})
     failures = {"a": [Failure("x", "failed", "")]}
+    with refused("no-metric-matched"):  # a failure that no rule asks for is no answer
+        ask(rules, {"a": [1.0, 1.0], "b": [1.0, 1.0]}, UP, DOWN, failures=failures)
     diagnosis = ask("f: {check: failure}", {"a": [], "b": []}, failures=failures)
     assert [verdict.node for verdict in diagnosis.defective] == ["a"]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from paceline.analysis.baseline import make_baseline
 from paceline.analysis.diagnose.judge import Diagnosis, diagnose
-from paceline.analysis.diagnose.outliers import SHAPES, spreads
+from paceline.analysis.diagnose.outliers import SHAPES, lost_together, spreads
 from paceline.analysis.diagnose.rules import default_rules
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable
 from paceline.core.metric import Better
@@ -57,6 +57,25 @@ def test_a_small_loss_in_all_metrics_of_a_component_is_a_defect_of_the_component
     assert (finding.kind, finding.category, finding.metric) == ("group", "memory", "memory")
     assert finding.metrics == tuple(column.name for column in COLUMNS[MEMORY])
     assert finding.change == pytest.approx(-0.08, abs=0.02)
+
+
+def test_a_component_that_does_nothing_at_all_lost_everything() -> None:
+    logs = noise(30, size=0.1)
+    logs[7, MEMORY] = -np.inf  # the logarithm of zero
+    logs[8, MEMORY] -= 0.5
+    dead, slow = judged(logs).defective
+    assert (dead.node, dead.categories) == ("n7", ("memory",))
+    assert {one.change for one in dead.findings} == {-1.0}
+    group = next(one for one in slow.findings if one.kind == "group")
+    assert (group.metric, group.change) == ("memory", pytest.approx(np.expm1(-0.5), abs=0.04))
+    nothing = lost_together(np.zeros(2), np.asarray([26.0, 5.0]), COLUMNS[:2])
+    assert nothing == pytest.approx(1.0)
+    without = logs.copy()
+    without[7, MEMORY] = -10.0
+    assert unseen(judged(logs)) == unseen(judged(without))  # how little it does changes nothing for the others
+    times = tuple(MetricColumn(name, better=Better.LOWER) for name in "ab")
+    half = lost_together(np.asarray([2.0, 0.0]), np.asarray([1.0, 1.0]), times)
+    assert half == pytest.approx((0.5 - 1.0) / 2)  # twice the time is half the speed; none at all is a gain
 
 
 def test_a_slow_node_is_one_finding_and_not_one_for_each_component() -> None:

@@ -86,10 +86,10 @@ def test_a_column_is_what_the_first_result_that_has_it_says() -> None:
 def test_a_node_has_all_failures_of_its_runs_and_its_last_environment() -> None:
     parts = []
     for place, kernel in enumerate(("6.1", "6.5", "6.8")):
-        failures = [Failure(f"case {place}", "failed", "")] if place != 1 else []
+        failures = [Failure(f"case {place}", "failed", ""), Failure("again", "failed", "")] if place != 1 else []
         parts.append(NodeResults("a", {"x": 1.0}, {}, failures, environment=Environment(kernel=kernel)))
     table = assemble([*parts, part("b", x=1.0)])
-    assert [failure.case for failure in table.failures["a"]] == ["case 0", "case 2"]
+    assert [failure.case for failure in table.failures["a"]] == ["case 0", "again", "case 2"]
     assert table.failures["b"] == ()
     assert table.environments["a"].kernel == "6.8"
 
@@ -291,11 +291,12 @@ def test_of_superbenchs_metrics_those_with_a_direction_lead() -> None:
 
 def test_values_that_are_no_finite_number_were_not_measured(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    path.write_text('{"node": "a", "x/u": Infinity, "x/v": -Infinity, "x/w": 3, "x/y": 2.5, "x/z": false}')
+    no_numbers = '"x/t": 1.797e308, "x/u": Infinity, "x/v": -Infinity, "x/z": false'
+    path.write_text(f'{{"node": "a", "x/w": 3, "x/y": 2.5, {no_numbers}}}')
     (results,) = read_nodes(path)
-    assert {name for name, value in results.values.items() if math.isnan(value)} == {"x/u", "x/v", "x/z"}
+    assert {name for name, value in results.values.items() if math.isnan(value)} == {"x/t", "x/u", "x/v", "x/z"}
     assert (results.node, results.values["x/w"], results.values["x/y"]) == ("a", 3.0, 2.5)
-    assert results.values.keys() == {"x/u", "x/v", "x/w", "x/y", "x/z"}  # the node is no metric
+    assert results.values.keys() == {"x/t", "x/u", "x/v", "x/w", "x/y", "x/z"}  # the node is no metric
 
 
 def test_empty_lines_are_passed_over_but_counted(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from paceline.analysis.simulation import FleetOutcome, FleetStudy
 from paceline.api.cases import find_suite
 from paceline.cli.main import paceline
 from paceline.core.errors import InputError
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Record
+from paceline.report.select import study_answer
 from paceline.store import open_store
 from support.records import case, record, run_of
 
@@ -166,3 +168,21 @@ def test_a_fleet_for_programs() -> None:
 def test_bad_fleets_are_refused(words: tuple[str, ...], code: str) -> None:
     result = run("simulate", "fleet", *words)
     assert isinstance(result.exception, InputError) and result.exception.code == code
+
+
+@pytest.mark.parametrize("flag", ["--sudden", "--budget"])
+def test_what_is_no_number_is_no_part_of_a_fleet(flag: str) -> None:
+    result = run("simulate", "fleet", flag, "nan")
+    assert result.exit_code == 2
+    assert "nan is not a finite number" in result.output
+
+
+def test_the_first_sentence_of_a_simulation_is_no_surer_than_its_figures() -> None:
+    settings = {"nodes": 2, "rate": 0.01, "spread": 1.0, "lasts": 30.0, "sudden": 0.0, "learning": 1, "budget": 0.1}
+    none, some, more = (FleetOutcome(100.0, incidents, found=incidents) for incidents in (0, 6, 7))
+    nothing = FleetStudy({"none": [none], "whole set": [none], "selector": [none]}, settings, 0.0)
+    assert study_answer(nothing) == "Incidents are equally many under all policies: 0."
+    two = FleetStudy({"none": [some], "whole set": [none], "fixed subset": [none]}, settings, 0.0)
+    assert study_answer(two) == "Incidents are fewest under 'whole set', 'fixed subset'."
+    both = FleetStudy({name: [some, more] for name in ("none", "whole set", "selector")}, settings, 0.0)
+    assert study_answer(both).startswith("With the selector a node runs 1.00 times longer (± <0.1 %) between")

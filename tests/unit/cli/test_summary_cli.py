@@ -54,3 +54,30 @@ def test_rules_of_diagnosing_are_refused_with_the_key(sandbox: Sandbox) -> None:
     done = sandbox.ask("summary", RESULTS, "--rules", rules)
     assert done.returncode == 2
     assert "unknown key 'check'" in done.stderr
+
+
+def test_a_pattern_that_matches_nothing_is_told(sandbox: Sandbox) -> None:
+    rules = sandbox.write("rules.yaml", RULES.replace("kernel-launch/event_time", ".*/return_code"))
+    done = sandbox.ask("summary", RESULTS, "--rules", rules, "--csv")
+    assert done.returncode == 0
+    assert "Nothing matches the patterns launch: .*/return_code" in done.stderr
+    assert "Nothing matches" not in sandbox.ask("summary", RESULTS, "--csv").stderr
+
+
+def test_one_value_has_no_deviation(sandbox: Sandbox) -> None:
+    results = sandbox.write("one.jsonl", '{"node": "a", "mem-bw/h2d_bw": 26.0}\n')
+    done = sandbox.ask("summary", results, "--json")
+    values = {row["statistic"]: row["value"] for row in json.loads(done.stdout)["summary"]}
+    assert (values["std"], values["mean"], values["count"]) == (None, 26.0, 1.0)
+
+
+@pytest.mark.parametrize("entry", ["statistics: 5", "statistics: [[mean]]", "metrics: 5", "metrics: {a: b}"])
+def test_what_is_no_list_of_texts_is_refused(sandbox: Sandbox, entry: str) -> None:
+    done = sandbox.ask("summary", RESULTS, "--rules", sandbox.write("rules.yaml", f"rules: {{a: {{{entry}}}}}"))
+    assert done.returncode == 2, done.stderr
+    assert "rule 'a'" in done.stderr
+
+
+def test_several_results_of_one_host_are_runs(sandbox: Sandbox) -> None:
+    results = sandbox.write("one.jsonl", '{"node": "a", "mem-bw/h2d_bw": 26.0}\n' * 3)
+    assert sandbox.ask("summary", results).stdout.startswith("3 runs.")

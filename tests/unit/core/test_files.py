@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.files import data_directory, write_atomic
+from paceline.core.files import data_directory, read_text, write_atomic
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,9 @@ def test_a_folder_is_refused_as_the_system_refuses_it(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(IsADirectoryError):
         write_atomic(folder, "text")
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "written-on-windows.json"
+    path.write_text("{}", encoding="utf-8-sig")
+    assert read_text(path) == "{}"

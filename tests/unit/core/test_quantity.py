@@ -180,6 +180,7 @@ def test_sizes_are_shown_without_exponents(count: float, text: str) -> None:
         (12.3456, "12.35"),
         (999.96, "1000"),
         (1234567.8, "1,234,568"),
+        (3.4e38, "3.4e+38"),
     ],
 )
 def test_counts_have_four_digits_and_marked_thousands(value: float, text: str) -> None:

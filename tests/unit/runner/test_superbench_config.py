@@ -165,12 +165,29 @@ def test_what_is_enabled_above_runs_alone() -> None:
         ({"modes": [{"name": "slurm"}]}, "unknown-mode"),
         ({"modes": ["local"]}, "not-a-mapping"),
         ({"parameters": ["m"]}, "not-a-mapping"),
+        ({"modes": 5}, "not-a-list"),
+        ({"frameworks": "pytorch"}, "not-a-list"),
         ({"frameworks": ["tf1"]}, "no-cases"),
     ],
 )
 def test_what_is_no_config_is_refused(entry: dict[str, Any], code: str) -> None:
     with refused(code):
         config(matmul=entry)
+
+
+@pytest.mark.parametrize("parameters", [{"maxbytes": -1}, {"stepfactor": "two"}, {"stepfactor": [2]}])
+def test_a_parameter_that_is_no_number_is_refused_with_its_benchmark(parameters: dict[str, Any]) -> None:
+    with refused("invalid-value", where="mine.yaml, nccl-bw"):
+        read_config(
+            {"superbench": {"benchmarks": {"nccl-bw": {"enable": True, "parameters": parameters}}}}, "mine.yaml"
+        )
+
+
+def test_a_config_in_which_nothing_is_enabled_says_so() -> None:
+    with refused("no-cases", says="no benchmark of it says 'enable: true'"):
+        read_config({"superbench": {"benchmarks": {"matmul": {"enable": False}}}}, "mine.yaml")
+    with refused("no-cases", says="matmul: it does not say 'enable: true'"):
+        read_config({"superbench": {"benchmarks": {"matmul": None}}}, "mine.yaml")
 
 
 def test_a_suite_of_ours_is_none() -> None:
@@ -252,3 +269,9 @@ def test_an_autotuned_product_takes_the_route_and_four_bits_are_a_format() -> No
     suite = config(**{"cublaslt-gemm": {"modes": [{"name": "local", "proc_num": 1}], "parameters": parameters}})
     found = {(case.parameters["precision"], case.parameters["route"]) for case in expand(suite, BENCHMARKS.get, Here())}
     assert found == {("bf16", "autotuned"), ("fp4", "autotuned")}
+
+
+def test_a_timeout_may_be_written_with_its_unit() -> None:
+    assert [case.timeout for case in expand(config(matmul={"timeout": "2h"}), BENCHMARKS.get, Here())] == [7200.0]
+    with refused("invalid-value"):
+        expand(config(matmul={"timeout": "abc"}), BENCHMARKS.get, Here())

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.analysis.baseline import FEW_NODES, Baseline, column_medians, column_spreads, medians_of_others
-from paceline.analysis.diagnose.outliers import Accused, Outliers, Sensitivity, as_part, find_outliers, losses
+from paceline.analysis.diagnose.outliers import (
+    Accused,
+    Outliers,
+    Sensitivity,
+    as_part,
+    find_outliers,
+    losses,
+    lost_together,
+)
 from paceline.analysis.diagnose.rules import FAILED, Rule, RuleSet, Unanswerable
 from paceline.analysis.diagnose.table import MetricColumn, NodeTable, count_votes
 from paceline.analysis.summary import shortened
@@ -162,7 +170,8 @@ class _Judge:
         for rule in self.rules.rules:
             self.ask(rule)
         self.count_votes()
-        if not self.picked_columns and not any(self.table.failures.values()):
+        asks_failures = any(rule.check == "failure" for rule in self.rules.rules)
+        if not self.picked_columns and not (asks_failures and any(self.table.failures.values())):
             example = self.table.columns[0].name if self.table.columns else "benchmark/metric"
             message = (
                 f"the rules '{self.rules.name}' look at none of the {len(self.table.columns)} metrics: "
@@ -365,7 +374,7 @@ class _Judge:
         outliers = find_outliers(worse, columns, *given, is_relative=is_relative, centred=centred, part=self.part)
         changes = _changes(values, references)
         for accused in outliers.accused:
-            self.report_groups(rule, accused, columns, worse)
+            self.report_groups(rule, accused, columns, values[accused.node], references[accused.node])
             for place in accused.metrics:
                 counts[accused.node] += 1
                 self.report(rule, accused.node, places[place], float(changes[accused.node, place]))
@@ -373,7 +382,12 @@ class _Judge:
             self.show_limits(rule, places, changes, outliers)
 
     def report_groups(
-        self, rule: Rule, accused: Accused, columns: Sequence[MetricColumn], worse: NDArray[np.float64]
+        self,
+        rule: Rule,
+        accused: Accused,
+        columns: Sequence[MetricColumn],
+        values: NDArray[np.float64],
+        references: NDArray[np.float64],
     ) -> None:
         for group in accused.groups:
             members = list(group.members)
@@ -383,7 +397,7 @@ class _Judge:
                 category="" if rule.store else rule.category or group.name,
                 metric=group.name,
                 text=f"{len(members)} metrics together",
-                change=-as_part(float(np.nanmean(worse[accused.node, members]))),
+                change=-lost_together(values[members], references[members], [columns[place] for place in members]),
                 accuses=not rule.store,
                 metrics=tuple(columns[place].name for place in members),
             )

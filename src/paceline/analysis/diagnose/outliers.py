@@ -153,6 +153,7 @@ FALSE_SHARE = 0.04  # healthy nodes that may be accused, for each defective one
 SEEN = 0.8  # the part of defects of a size that must be found for the size to count as seen
 LEAST = 0.01  # a smaller change makes no node defective, however alike the others are
 FINEST = LEAST / 10  # spread below which nodes count as equal
+NOTHING = 1e-9  # of its reference, in place of a rate of zero, which has no logarithm
 CLIP = 8.0  # deviations: a single metric has no more say in a mean
 FREAKS = 4  # nodes whose being far too good says nothing about the others
 MOST_EXCESS = 1000.0  # so that some better nodes never excuse all bad ones
@@ -204,13 +205,26 @@ class Outliers:
 def losses(values: Floats, references: Floats, columns: Sequence[MetricColumn]) -> Floats:
     """How much worse than its reference each value is, as a logarithm; where signs forbid it, as a part of it.
 
-    From a reference of zero there is no part; the distance itself is given.
+    From a reference of zero there is no part; the distance itself is given. A rate of zero counts as a tiny one, so
+    that a node which does nothing does not change how the others are judged.
     """
     signs = np.asarray([-1.0 if column.better is Better.HIGHER else 1.0 for column in columns])
     with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.where((values == 0.0) & (signs < 0.0) & (references > 0.0), NOTHING * references, values)
         is_positive = ~(np.minimum(values, references) <= 0.0).any(axis=0)
         parts = (values - references) / np.where(references == 0.0, 1.0, np.abs(references))
         return np.asarray(signs * np.where(is_positive, np.log(values / references), parts))
+
+
+def lost_together(values: Floats, references: Floats, columns: Sequence[MetricColumn]) -> float:
+    """The part of what several metrics should reach that one node lost, on average over those that it measured."""
+    is_known = ~np.isnan(values) & ~np.isnan(references)
+    signs = np.asarray([-1.0 if column.better is Better.HIGHER else 1.0 for column in columns])[is_known]
+    values, references = values[is_known], references[is_known]
+    if (np.minimum(values, references) > 0.0).all():
+        return as_part(float(np.mean(signs * np.log(values / references))))
+    moved = signs * (values - references) / np.abs(references)  # zero has no logarithm
+    return float(np.mean(np.where(signs > 0.0, moved / (1.0 + np.maximum(moved, 0.0)), moved)))
 
 
 def groups_of(columns: Sequence[MetricColumn]) -> list[Group]:

@@ -24,7 +24,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.files import read_text
@@ -469,6 +469,13 @@ class RuleEntry(BaseModel):
     """What defects of this rule are called; unset is the rule's name, for outlier the component"""
     store: bool = False
     """Accuse nobody, but let rules of kind multi ask how many metrics were bad, or what their values are"""
+
+    @field_validator("worse_by", mode="before")
+    @classmethod
+    def _a_part(cls, value: object) -> object:
+        if isinstance(value, int | float) and value > 1:  # who writes 3 means 3 %
+            raise ValueError(f"{value:g} is {100 * value:g} %: write {value:g}% or {100 * value:g}%")
+        return value
 
     @model_validator(mode="after")
     def _whole(self) -> RuleEntry:

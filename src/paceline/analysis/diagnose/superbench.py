@@ -28,6 +28,7 @@ from paceline.core.subject import SUPERBENCH, Alias
 from paceline.core.text import parse_json
 
 RETURN_CODE = "return_code"
+LARGEST = 1e100  # beyond it a number stands for none, as the largest there is does where a program measured nothing
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
 
 # What of a node a benchmark is about; one that is not listed stands for itself.
@@ -221,7 +222,9 @@ def _node(document: Any, path: Path, number: int) -> tuple[str, Mapping[str, obj
         raise InputError("not-a-result", message, where=f"line {number} of '{path}'")
     node = document.get("node", path.absolute().parent.name)
     rest = {key: value for key, value in document.items() if key != "node"}
-    if not isinstance(node, str) or not any("/" in key for key in rest):
+    if not isinstance(node, str) or not node:
+        raise InputError("not-a-node", f"'node' = {node!r} is not a name", where=f"line {number} of '{path}'")
+    if not any("/" in key for key in rest):
         message = "it has no keys like 'benchmark/metric', as SuperBench's results have"
         raise InputError("no-metrics", message, where=f"line {number} of '{path}'")
     return node, rest
@@ -235,4 +238,4 @@ def _number(value: object) -> float:
         number = float(value)
     except OverflowError:
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    return number if abs(number) <= LARGEST else math.nan

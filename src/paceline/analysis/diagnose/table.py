@@ -271,7 +271,8 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
         columns=tuple(columns[name] for name in ordered),
         values=values,
         failures={
-            node: tuple(failure for part in members for failure in part.failures) for node, members in rows.items()
+            node: tuple(dict.fromkeys(failure for part in members for failure in part.failures))
+            for node, members in rows.items()
         },
         environments={node: members[-1].environment for node, members in rows.items()},
         by_run=by_run,

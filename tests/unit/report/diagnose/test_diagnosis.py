@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from paceline.analysis.baseline import make_baseline
+from paceline.analysis.baseline import Baseline, Reference, make_baseline
 from paceline.analysis.diagnose.judge import Diagnosis, diagnose
 from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.superbench import nodes_results
@@ -71,6 +72,12 @@ def test_an_incomplete_node_is_told() -> None:
     assert answer(diagnose(assemble(parts), rules)) == "No node of 2 is defective; 2 incomplete: a, b."
 
 
+def test_nodes_that_were_compared_with_nothing_are_not_called_healthy() -> None:
+    parts = [nodes_results(node, {"mem-bw/h2d_bw": 1.0}) for node in "ab"]
+    other = Baseline(names="superbench", metrics={"kernel-launch/event_time": Reference(value=1.0)})
+    assert answer(diagnose(assemble(parts), default_rules(), other)) == "No node of 2 is defective."
+
+
 def test_the_console_has_the_reasons_within_a_hundred_columns() -> None:
     text = shown(made())
     assert text.splitlines()[0] == answer(made())
@@ -93,7 +100,7 @@ def test_long_names_and_many_reasons_fit() -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [(-0.231, "-23.1 %"), (15.78, "+1,578 %"), (0.0, "0 %"), (float("inf"), "from zero"), (None, "")],
+    [(-0.231, "-23.1 %"), (15.78, "+1,578 %"), (2e19, "+2e+21 %"), (0.0, "0 %"), (math.inf, "from zero"), (None, "")],
 )
 def test_changes_are_percentages(change: float | None, text: str) -> None:
     assert show_change(change) == text
