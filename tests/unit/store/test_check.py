@@ -173,7 +173,7 @@ def test_a_store_that_somebody_has_locked_is_not_called_damaged(whole: Path, tmp
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StoreError, match="could not check in the store .*locked; another process keeps it locked"):
+        with pytest.raises(StoreError, match=r"could not check in the store .*locked; another process keeps it locked"):
             check(locate(path))
     assert check(locate(path)).is_whole
 
