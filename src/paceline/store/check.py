@@ -30,7 +30,12 @@ from paceline.store.store import Store, ask, reason, store_error
 _MOST_PROBLEMS = 20  # that a database names of itself: after the first ones the others say little
 _MOST_NUMBERS = 1_000_000  # of rows that are tried one by one
 _UNREADABLE = (sqlite3.Error, UnicodeError)  # SQLite may quote a damaged text in its message
-_NO_DAMAGE = ("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR_SHM")  # others' locks, or no room beside it
+_NO_DAMAGE = (
+    "SQLITE_BUSY",
+    "SQLITE_CANTOPEN",
+    "SQLITE_FULL",
+    "SQLITE_IOERR_SHM",
+)  # others' locks, or no room beside it
 _CLOSE = 1e-9  # how well a mean comes out again
 
 Row = dict[str, Any]
