@@ -129,6 +129,11 @@ def compared(texts: Sequence[str], sides: Sequence[Side], store: str | None, **s
     """Every side with the first; a run of `paceline ab` alone with itself. The texts name the sides."""
     runs = sides[0].runs
     if len(sides) > 1:
+        first, *others = ([*side.records] for side in sides)
+        if first in others:
+            text = texts[1 + others.index(first)]
+            message = f"'{texts[0]}' and '{text}' are the same records: name other runs to compare them with"
+            raise InputError("same-runs", message, value=text)
         return compare_sides(sides, earlier=earlier_runs(texts, store), **selection)
     if len(runs) == 1 and is_interleaved(runs[0]):
         return compare_paired(runs[0], **selection)
