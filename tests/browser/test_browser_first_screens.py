@@ -138,7 +138,9 @@ def test_quick_leads_with_models_and_the_ceilings_of_the_machine(browser: Any, t
         titles = page.locator(".card .label").all_inner_texts()
         assert any(title.startswith("resnet50") for title in titles)
         detail = page.locator(".card .detail").first.inner_text()
-        assert detail.startswith("nearest to compute: 39\u00a0% of"), "at less than 60 % of a ceiling it is not bound by it"
+        assert detail.startswith("nearest to compute: 39\u00a0% of"), (
+            "at less than 60 % of a ceiling it is not bound by it"
+        )
         ceilings = page.locator(".ceilings")
         assert ceilings.bounding_box()["y"] < 600
         assert "main memory" in ceilings.inner_text()
