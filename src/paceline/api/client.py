@@ -176,6 +176,9 @@ class Client:
         return InputError(str(detail.get("code", "refused")), words, **fields)
 
     def _unreachable(self, reason: object) -> NoLeader:
+        if isinstance(reason, ssl.SSLError) and not isinstance(reason, ssl.SSLCertVerificationError):
+            remedy = "a leader without --tls-cert has an address that begins with http://"
+            return NoLeader(f"no TLS connection to the leader at {self.url} ({reason}): {remedy}")
         if isinstance(reason, ssl.SSLError):
             return NoLeader(f"the leader at {self.url} is not trusted: {reason}; $SSL_CERT_FILE names the certificate")
         why = getattr(reason, "strerror", None) or reason

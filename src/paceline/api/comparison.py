@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.analysis.compare.sides import compare as compare_sides
-from paceline.analysis.compare.sides import compare_paired, is_interleaved
+from paceline.analysis.compare.sides import compare_paired, is_interleaved, require_different
 from paceline.analysis.compare.verdicts import Comparison as ComparedSides
 from paceline.analysis.compare.verdicts import ComparisonRow, ComparisonVerdict, Side
 from paceline.api.result import Result, dataframe, write_by_suffix
@@ -129,6 +129,7 @@ def compared(texts: Sequence[str], sides: Sequence[Side], store: str | None, **s
     """Every side with the first; a run of `paceline ab` alone with itself. The texts name the sides."""
     runs = sides[0].runs
     if len(sides) > 1:
+        require_different(sides)
         return compare_sides(sides, earlier=earlier_runs(texts, store), **selection)
     if len(runs) == 1 and is_interleaved(runs[0]):
         return compare_paired(runs[0], **selection)

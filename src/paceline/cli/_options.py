@@ -42,6 +42,13 @@ price_option = click.option(
 )
 
 
+def check_labels(labels: Iterable[str]) -> None:
+    """Refuse a label that no job could ask for."""
+    if bad := [label for label in labels if not label.strip() or "," in label]:
+        message = f"--label {bad[0]!r}: a label is one word without commas"
+        raise InputError("invalid-label", message, key="--label", value=bad[0])
+
+
 @dataclass(frozen=True)
 class Answer:
     """How the user wants the answer."""

@@ -12,7 +12,7 @@ import click
 from paceline.cli._options import save
 from paceline.core.metric import Better
 from paceline.core.quantity import show_interval
-from paceline.report.text import show_value
+from paceline.report.text import percent, show_value
 
 if TYPE_CHECKING:
     from paceline.analysis.baseline import Baseline, Reference
@@ -77,13 +77,13 @@ def _document(made: Baseline, by_run: bool) -> Document:
             shown[name] = one
     figures = shown.values()
     intervals = [show_interval(one.value, one.interval, partial(show_value, unit=one.unit)) for one in figures]
-    spreads = [100 * one.spread / abs(one.value) if one.spread is not None and one.value else None for one in figures]
+    spreads = [percent(one.spread / abs(one.value)) if one.spread is not None and one.value else "" for one in figures]
     directions = [one.better.value if one.better is not Better.NEITHER else "" for one in figures]
     columns = (
         Column.of("Metric", list(shown), numeric=False),
         Column.of("Median", [show_value(one.value, one.unit) for one in figures]),
         Column.of("", intervals),
-        Column.of("Spread", [f"{spread:.2g} %" if spread is not None else "" for spread in spreads]),
+        Column.of("Spread", spreads),
         Column.of("Nodes", [str(one.nodes or "") for one in figures]),
         Column.of("Better", directions, numeric=False),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from paceline.cli._options import check_labels
 from paceline.core.errors import InputError
 
 PORT = 6379
@@ -47,9 +48,7 @@ def command(
         raise InputError("missing-file", message, key="--token-file", value=str(token_file))
     if own_token_file is not None:
         read_token(own_token_file)  # refused here, and not later by the leader
-    if bad := [label for label in labels if not label or "," in label]:
-        message = f"--label {bad[0]!r}: a label is one word without commas"
-        raise InputError("invalid-label", message, key="--label", value=bad[0])
+    check_labels(labels)
     host, colon, port = leader.rpartition(":")
     if colon and (not host or not port.isdigit() or not 0 < int(port) < 2**16):
         message = f"--leader {leader}: write HOST or HOST:PORT, as in 10.0.0.1:{PORT}"

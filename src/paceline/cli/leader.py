@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._options import age_of, duration_of
+from paceline.cli._options import age_of, check_labels, duration_of
 from paceline.core.errors import InputError
 from paceline.service.engines import ENGINES, EngineOptions
 
@@ -130,6 +130,7 @@ def command(
     if engine == "slurm" and labels:
         message = "--label is for this machine: nodes of Slurm are labelled by their partitions and features"
         raise InputError("label-with-slurm", message, key="--label", value=labels[0])
+    check_labels(labels)
     waiting = duration_of("--patience", patience)
     checking = duration_of("--idle-check", idle_check) if idle_check is not None else None
     keeping = Policy(

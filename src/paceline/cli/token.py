@@ -9,9 +9,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import ValidationError
 
 from paceline.cli._options import FiniteRange
 from paceline.core.errors import InputError
+from paceline.core.parameters import in_words
 from paceline.core.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -39,7 +41,14 @@ def _quota_options(command: Callable[..., None]) -> Callable[..., None]:
         from paceline.service.admission import Quotas
 
         given = {name: options.pop(name) for name in Quotas.model_fields}
-        command(quotas=Quotas(**given), **options)
+        try:
+            quotas = Quotas(**given)
+        except ValidationError as error:
+            (wrong, *_) = error.errors()
+            flag = f"--{wrong['loc'][0]}".replace("_", "-")
+            message = f"{flag} {wrong['input']}: {in_words(wrong)}"
+            raise InputError("invalid-value", message, key=flag, value=wrong["input"]) from error
+        command(quotas=quotas, **options)
 
     for option in reversed(_QUOTAS):
         decorated = option(decorated)

@@ -454,7 +454,7 @@ def only(cases: Sequence[Case], filters: Sequence[str], suite: str) -> list[Case
     """
     if not filters:
         return list(cases)
-    names = {case.index: f"{case.benchmark} {case.title} on {case.target}" for case in cases}
+    names = {case.index: f"{f'{case.benchmark} {case.title}'.strip()} on {case.target}" for case in cases}
     split = {index: frozenset(name.lower().split()) for index, name in names.items()}
     whole = frozenset().union(*split.values())
     chosen: set[int] = set()
@@ -467,7 +467,8 @@ def only(cases: Sequence[Case], filters: Sequence[str], suite: str) -> list[Case
         }
         if not matches:
             some = f"the first one is '{next(iter(names.values()))}'" if names else "there are none here"
-            message = f"--only '{text}' is in the name of no case of '{suite}': {some}, and --dry-run shows them all"
+            all_of_them = "and `paceline run` with --dry-run shows them all"
+            message = f"--only '{text}' is in the name of no case of '{suite}': {some}, {all_of_them}"
             raise InputError("no-such-case", message, key="--only", value=text)
         chosen |= matches
     left = [case for case in cases if case.index in chosen]

@@ -14,12 +14,13 @@ stores the changed job and its event first, and acts afterwards.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from paceline.core.errors import PacelineError
 from paceline.core.suite import Here
@@ -30,7 +31,20 @@ STOPPED = "it was asked to stop"  # what a follower reports of an attempt that i
 JOB_ID = r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$")]
+_TAG = r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,63}$"
+
+
+def _checked_tag(value: Any) -> Any:
+    """A pattern alone would be told as it is."""
+    if isinstance(value, str) and not re.fullmatch(_TAG, value):
+        raise ValueError(
+            f"{value!r} is no tag of a job: write letters, digits and . _ : @ / + -, at most 64, "
+            "and begin with a letter or a digit"
+        )
+    return value
+
+
+Tag = Annotated[str, StringConstraints(pattern=_TAG), BeforeValidator(_checked_tag)]
 
 
 class StrictModel(BaseModel):

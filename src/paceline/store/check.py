@@ -25,11 +25,13 @@ from paceline.store.engine import open_at
 from paceline.store.location import Location, locate
 from paceline.store.reader import Ask, is_read_only, load_records, load_runs
 from paceline.store.schema import cases, measurements, metadata, records, runs
-from paceline.store.store import Store, ask, reason
+from paceline.store.store import Store, ask, reason, store_error
 
 _MOST_PROBLEMS = 20  # that a database names of itself: after the first ones the others say little
 _MOST_NUMBERS = 1_000_000  # of rows that are tried one by one
 _UNREADABLE = (sqlite3.Error, UnicodeError)  # SQLite may quote a damaged text in its message
+# Locks of others, or no room for what SQLite writes beside the file.
+_NO_DAMAGE = ("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR_SHM")
 _CLOSE = 1e-9  # how well a mean comes out again
 
 Row = dict[str, Any]
@@ -63,6 +65,7 @@ def check(location: Location, save: Path | None = None) -> Findings:
         raise InputError("missing-store", message, key="--store", value=location.shown)
     with closing(_open_file(location.path)) as file:
         file.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")  # a flipped bit may be no text
+        _require_readable(file, location)
         findings = _findings(file.execute, _damage_of_file(file))
         if not findings.is_whole:
             return _salvage(_FileRows(file), findings, save)
@@ -73,6 +76,17 @@ def check(location: Location, save: Path | None = None) -> Findings:
 def _open_file(path: Path) -> sqlite3.Connection:
     """The file as it is; others may be writing to it."""
     return read_only(path) if is_read_only(path) else sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+
+
+def _require_readable(file: sqlite3.Connection, location: Location) -> None:
+    """A store that somebody has locked, or that SQLite finds no room to read in, says nothing about its damage."""
+    try:
+        file.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorname", "").startswith(_NO_DAMAGE):
+            raise store_error("check", location, error) from error
+    except _UNREADABLE:
+        pass  # this is damage, which is told as such
 
 
 def _saved(store: Store, save: Path | None, findings: Findings) -> Findings:

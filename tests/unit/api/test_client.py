@@ -159,6 +159,11 @@ def test_nobody_there_is_told_with_what_to_do() -> None:
     assert raised.value.exit_code == 2
 
 
+def test_a_leader_without_tls_is_not_called_untrusted() -> None:
+    with server((200, {}, {})) as (url, _), pytest.raises(NoLeader, match=r"no TLS connection .* begins with http://"):
+        Client(url.replace("http:", "https:"), patience=0.0).get("/jobs")
+
+
 @pytest.mark.parametrize("answer", [(200, {}, b"<html>"), (404, {}, b"<html>"), (500, {}, b"")])
 def test_something_else_at_that_address_is_told(answer: tuple[int, dict[str, str], bytes]) -> None:
     with server(answer) as (url, _), pytest.raises(NoLeader, match="is not a leader of Paceline"):

@@ -123,6 +123,7 @@ def test_a_gate_may_name_another_metric_than_the_headline(store: str) -> None:
     [
         (("main",), "one-side", "main"),
         (("main", "nobody"), "unknown-run", "nobody"),
+        (("main", "branch", "main"), "same-runs", "main"),
         (("main", "last", "--fail-on", "fast"), "not-a-limit", "fast"),
         (("main", "last", "--fail-on", "troughput<0.9"), "unknown-metric", "troughput"),
         (("main", "last", "--metric", "nothing"), "unknown-metric", "nothing"),

@@ -65,6 +65,12 @@ def test_a_run_that_has_two_of_the_names_is_one_node(store: str, fleet: list[Run
     assert result.output.startswith("1 of 7 nodes is defective: n4 (gemm).")
 
 
+def test_a_wide_spread_of_a_baseline_is_a_percentage_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    path.write_text("".join(jsonl.render(ours(f"n{rate:g}", rate)) for rate in (1e11, 1e12)), encoding="utf-8")
+    assert "121 %" in run("baseline", str(path)).output
+
+
 def test_healthy_nodes_end_with_zero(tmp_path: Path, fleet: list[RunRecords]) -> None:
     path = tmp_path / "ours.jsonl"
     path.write_text("".join(jsonl.render(made) for made in fleet if "n4" not in made.run.id), encoding="utf-8")

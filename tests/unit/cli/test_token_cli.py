@@ -140,3 +140,12 @@ def test_a_time_without_a_unit_is_refused(store: Store, time: str) -> None:
     with refused("not-a-duration", key="--expires", value=time):
         CliRunner().invoke(token.command, wanted, catch_exceptions=False)
     assert listed(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--machine-hours", "nan"), ("--machine-hours", "inf"), ("--max-queued", "99999999")]
+)
+@pytest.mark.parametrize("verb", ["create", "limit"])
+def test_a_quota_that_is_none_is_refused(store: Store, verb: str, flag: str, value: str) -> None:
+    with refused("invalid-value", key=flag, says=f"{flag} {value}: must be less than or equal to 1000000"):
+        CliRunner().invoke(token.command, [verb, "ann", flag, value], catch_exceptions=False)

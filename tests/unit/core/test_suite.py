@@ -305,6 +305,8 @@ def test_a_whole_word_of_a_name_is_not_looked_for_within_others(filters: list[st
 def test_a_filter_that_chooses_nothing_is_refused_with_a_name_that_would() -> None:
     with refused("no-such-case", key="--only", value="bf16", says="the first one is 'gemm fp16 8 on cpu'"):
         only(named("fp16 8", "fp32 8"), ["fp16", "bf16"], "mine")
+    with refused("no-such-case", says="the first one is 'gemm on cpu', and `paceline run` with --dry-run shows"):
+        only(named(""), ["bf16"], "mine")
     with refused("no-such-case", says="there are none here"):
         only([], ["bf16"], "mine")
 

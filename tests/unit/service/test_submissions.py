@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
 from paceline.service import admission
 from paceline.service.admission import cases_of
 from paceline.service.follower_calls import assignment_of
@@ -61,3 +64,9 @@ def test_of_a_suite_only_some_cases_can_be_submitted() -> None:
 def test_more_ranks_than_a_case_may_have_are_refused() -> None:
     with refused("not-from-network", case=1, key="ranks", value=320):
         cases_of(TRAIN, {}, MachineNeeds(nodes=40, gpus=8))
+
+
+@pytest.mark.parametrize("tag", ["a b", "", "-a", "a" * 65, "a\n"])
+def test_a_tag_that_cannot_be_typed_is_refused_in_words(tag: str) -> None:
+    with pytest.raises(ValidationError, match="is no tag of a job: write letters, digits and"):
+        JobRequest(id="a", suite="gemm", tags=("a", tag))

@@ -6,10 +6,12 @@ import random
 import re
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from paceline.core.errors import StoreError
 from paceline.store import open_store
 from paceline.store.backup import back_up
 from paceline.store.check import Findings, check
@@ -164,6 +166,16 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     found = check(locate(tmp_path / "text.db"))
     assert found.damage[0] == "file is not a database"
     assert (found.runs, found.records) == (0, 0)
+
+
+def test_a_store_that_somebody_has_locked_is_not_called_damaged(whole: Path, tmp_path: Path) -> None:
+    path = shutil.copy(whole, tmp_path / "locked.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError, match=r"could not check in the store .*locked; another process keeps it locked"):
+            check(locate(path))
+    assert check(locate(path)).is_whole
 
 
 def test_a_damaged_block_of_a_server_costs_its_rows(postgres: PostgresServer, tmp_path: Path) -> None:

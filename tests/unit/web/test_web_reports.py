@@ -64,6 +64,7 @@ def test_two_runs_are_compared(two_runs: Any) -> None:
     assert 'class="site"' in page and 'value="run-a"' in page
     assert two_runs.json("/compare?a=run-a&b=run-b")["comparisons"][0]["new"]["runs"] == ["run-b"]
     assert two_runs.get("/compare?a=run-a&b=run-a").status_code == 400
+    assert "are the same records" in two_runs.get("/compare?run=run-b&run=last").text  # which is run-b
     assert "Compare runs" in two_runs.page("/compare")
     assert two_runs.get("/compare?a=run-a&b=../../etc/passwd").status_code == 400
 

@@ -221,6 +221,15 @@ def _paired_error(chosen: Sequence[tuple[Draft, ComparisonRow]]) -> tuple[float,
 Earlier = Callable[[Sequence[Run], Sequence[str]], Sequence[RunRecords]]
 
 
+def require_different(sides: Sequence[Side]) -> None:
+    """Refuse a side with the reference's own records, as of two tags of the same runs."""
+    first, *others = ([*side.records] for side in sides)
+    if first in others:
+        name = sides[1 + others.index(first)].name
+        message = f"'{sides[0].name}' and '{name}' are the same records: name other runs to compare them with"
+        raise InputError("same-runs", message, value=name)
+
+
 def compare(
     sides: Sequence[Side],
     *,

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse
 
-from paceline.analysis.compare.sides import compare
+from paceline.analysis.compare.sides import compare, require_different
 from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.cost import Prices
 from paceline.analysis.leaderboard import Board, boards
@@ -170,6 +170,7 @@ def compare_routes(router: APIRouter, site: Site) -> None:
         sides = [side(name) for name in names]
         if run:  # ticked in no order: what came later is compared with what came first
             sides.sort(key=lambda one: (one.name != reference, min(part.run.started_at for part in one.runs), one.name))
+        require_different(sides)
         comparison = compare(sides, earlier=site.store.earlier)
         if wants_json(request):
             return Response(compare_report.json_text(comparison), media_type="application/json")

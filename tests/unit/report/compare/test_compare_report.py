@@ -30,7 +30,7 @@ from paceline.core.record import Measurement
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
 from paceline.core.uncertainty import Level
-from paceline.report.charts import draw_png
+from paceline.report.charts import COLUMN, draw_png, text_width
 from paceline.report.compare import document as pages
 from paceline.report.compare import words
 from paceline.report.compare.document import COLUMNS, csv_text, forest, json_text
@@ -102,6 +102,20 @@ def test_the_chart_has_every_ratio_in_words(planted: Comparison) -> None:
     assert "train bert-large bf16: slower by 4." in chart.description
     assert len(chart.spec["data"]["values"]) == 5
     assert draw_png(chart).startswith(b"\x89PNG")
+
+
+def test_long_words_beside_the_ratios_fit_into_the_column() -> None:
+    rows = (
+        literal_row((0.753, 1.498), label="inference wide_resnet50_2 bf16 batch 32"),
+        literal_row((1.3, 1.4), label="a"),
+    )
+    empty = Side("main", ())
+    chart = forest(Pairing(empty, Side("new", ()), Matched((), (), ()), (), (), rows=rows, means=()))
+    assert chart is not None
+    values = chart.spec["data"]["values"]
+    left, right = (max(text_width(value[key]) for value in values) for key in ("case", "text"))
+    assert "cannot be decided: 24.7 % slower to 49.8 % faster" in [value["text"] for value in values]
+    assert left + chart.spec["width"] + 10 + right < COLUMN
 
 
 def test_a_wide_range_of_ratios_is_drawn_by_factors() -> None:
