@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from paceline.cli._options import FiniteRange
 from paceline.core.errors import InputError
 from paceline.core.parameters import in_words
 from paceline.core.quantity import parse_duration
@@ -27,7 +26,7 @@ _QUOTAS = (
     ),
     click.option("--max-priority", type=click.IntRange(-100, 100), metavar="N", help="Of its jobs, at most."),
     click.option(
-        "--machine-hours", type=FiniteRange(min=0), metavar="HOURS", help="Of machines within 30 days, at most."
+        "--machine-hours", type=click.FloatRange(min=0), metavar="HOURS", help="Of machines within 30 days, at most."
     ),
 )
 _STORE = click.option("--store", metavar="PATH|URL", help="The leader's store; by default this user's own.")
