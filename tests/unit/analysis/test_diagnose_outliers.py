@@ -91,6 +91,24 @@ def test_being_better_is_no_defect() -> None:
     assert not accused(judged(logs))
 
 
+@pytest.mark.parametrize("better", [(2,), (2, 5)])
+def test_nodes_that_are_far_better_in_a_component_hide_no_defect(better: tuple[int, ...]) -> None:
+    for seed in range(10):
+        logs = noise(20, seed=seed, size=0.01)
+        logs[better, MEMORY] += 0.2
+        logs[7, MEMORY] -= 0.1
+        diagnosis = judged(logs)
+        assert accused(diagnosis) == ["n7"]
+        (caveat,) = (one for one in diagnosis.caveats if one.kind == "far better")
+        assert all(f"n{node} (memory, +2" in caveat.message for node in better)
+
+
+def test_a_node_that_is_far_better_in_one_metric_is_taken_for_chance() -> None:
+    logs = noise(20, size=0.01)
+    logs[2, 10] += 1.0
+    assert "far better" not in {one.kind for one in judged(logs).caveats}
+
+
 def test_correlated_metrics_are_no_evidence_of_each_other() -> None:
     shared = np.random.default_rng(3).standard_normal((200, 1))
     assert not accused(judged(noise(200) * 0.1 + 0.02 * shared))

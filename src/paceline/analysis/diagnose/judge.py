@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from paceline.analysis.baseline import FEW_NODES, Baseline, column_medians, column_spreads, medians_of_others
 from paceline.analysis.diagnose.outliers import (
     Accused,
+    Freak,
     Outliers,
     Sensitivity,
     as_part,
@@ -150,6 +151,7 @@ class _Judge:
         self.picked_columns: set[int] = set()
         self.fixed = False  # whether a limit could not be learned
         self.sensitivities: list[Sensitivity] = []
+        self.freaks: list[Freak] = []
         self.votes = count_votes(table.ballots, by_run=table.by_run)
         # A metric that most nodes have is expected of all; SuperBench expects what any node has.
         self.expected = table.present.sum(axis=0) * 2 >= len(table.nodes)
@@ -237,6 +239,10 @@ class _Judge:
             )
             remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
             add("wide spread", message, remedy)
+        if self.freaks:
+            named = [f"{self.table.nodes[one.node]} ({one.component}, {100 * one.gain:+,.1f} %)" for one in self.freaks]
+            message = f"{shortened(named)} did far better than all others, which was not taken for chance"
+            add("far better", message, "look for another configuration, a wrong unit or a broken measurement there")
         check = "check the names of the metrics"
         if self.rules.is_theirs:
             check += ": in SuperBench's rules, what is before the first '/' is a benchmark's name, not a pattern"
@@ -406,6 +412,7 @@ class _Judge:
     def show_limits(self, rule: Rule, places: list[int], changes: NDArray[np.float64], outliers: Outliers) -> None:
         """Keep what the report says of each metric and component."""
         self.sensitivities += outliers.sensitivities
+        self.freaks += outliers.freaks
         for place, index in enumerate(places):
             column, middle, spread = self.table.columns[index], float(self.middle[index]), float(self.spread[index])
             limit, smallest = (_change_of(float(one[place]), column) for one in (outliers.limits, outliers.smallest))

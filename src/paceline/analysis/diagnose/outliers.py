@@ -156,6 +156,7 @@ FINEST = LEAST / 10  # spread below which nodes count as equal
 NOTHING = 1e-9  # of its reference, in place of a rate of zero, which has no logarithm
 CLIP = 8.0  # deviations: a single metric has no more say in a mean
 FREAKS = 4  # nodes whose being far too good says nothing about the others
+APART = 3.0  # times as far from the others as the next best node
 MOST_EXCESS = 1000.0  # so that some better nodes never excuse all bad ones
 UNUSUAL = 2.0  # deviations from which on a chance is worth working out
 WHOLE_NODE = "whole node"
@@ -193,6 +194,15 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
+class Freak:
+    """A node that is far better than all others in a whole component, and by which part."""
+
+    node: int
+    component: str
+    gain: float
+
+
+@dataclass(frozen=True)
 class Outliers:
     """All of it."""
 
@@ -200,6 +210,7 @@ class Outliers:
     limits: Floats  # by metric, the loss beyond which a node is accused for it alone, as a logarithm
     smallest: Floats  # by metric, the loss that would have been found in it alone, as a logarithm
     sensitivities: tuple[Sensitivity, ...]
+    freaks: tuple[Freak, ...]
 
 
 def losses(values: Floats, references: Floats, columns: Sequence[MetricColumn]) -> Floats:
@@ -306,8 +317,8 @@ class _Search:
         self.losses = np.hstack([worse, losses_together])
         self.counts_always = np.concatenate([~is_relative, np.zeros(len(self.means), dtype=bool)])
         shown = self.deviations - np.nanmedian(self.deviations, axis=0) if not centred else self.deviations
-        if self.nodes < FEW_NODES:
-            shown = shown[:0]
+        self.freaks = list(self.find_freaks(shown)) if self.nodes >= FEW_NODES else []
+        shown = self.without_freaks(shown) if self.nodes >= FEW_NODES else shown[:0]
         # Means have tails of their own, lighter than those of what they are means of.
         of_metrics = learn_tails(shown[:, : self.metrics], freedoms)
         self.tails = Tails(
@@ -338,7 +349,36 @@ class _Search:
             limits=np.maximum(limits[: self.metrics] * of_metrics, least),
             smallest=smallest,
             sensitivities=tuple(self.sensitivities(limits[self.metrics :], smallest)),
+            freaks=tuple(self.freaks),
         )
+
+    def find_freaks(self, shown: Floats) -> Iterator[Freak]:
+        """Nodes that are of another kind, it seems: all of a component is far better, and no other node is near them.
+
+        Chance does not do that to many metrics at once; one that it does it to is taken for chance.
+        """
+        for group in self.means:
+            if not group.is_component:
+                continue
+            members = list(group.members)
+            middles = np.nan_to_num(column_medians(shown[:, members].T))
+            order = np.argsort(middles, kind="stable")
+            for count in range(min(FREAKS, max(1, self.nodes // 10)), 0, -1):
+                last, following = middles[order[count - 1]], middles[order[count]]
+                if last <= -BELIEVED and last <= APART * following:
+                    for node in order[:count].tolist():
+                        yield Freak(node, group.name, math.expm1(-float(np.nanmean(self.worse[node, members]))))
+                    break
+
+    def without_freaks(self, shown: Floats) -> Floats:
+        """What shows how far chance goes: a freak would show it in each metric anew."""
+        shown = shown.copy()
+        of_components = {group.name: set(group.members) for group in self.means if group.is_component}
+        for freak in self.freaks:
+            members = of_components[freak.component]
+            columns = [self.metrics + place for place, one in enumerate(self.means) if members & set(one.members)]
+            shown[freak.node, [*members, *columns]] = np.nan
+        return shown
 
     def unusual(self, test: int, sign: float) -> tuple[Places, Floats]:
         """The nodes that are unusually bad (or good) in a metric or a mean, and the logarithms of the chance of it."""
