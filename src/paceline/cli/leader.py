@@ -133,6 +133,9 @@ def command(
     check_labels(labels)
     waiting = duration_of("--patience", patience)
     checking = duration_of("--idle-check", idle_check) if idle_check is not None else None
+    if checking is not None and not checking:
+        message = f"--idle-check {idle_check} would check without a pause: write a time like 6h, or leave it out"
+        raise InputError("no-pause", message, key="--idle-check", value=idle_check)
     keeping = Policy(
         **{
             name: None if given == "forever" else age_of(f"--keep-{name}", given)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from paceline.cli._options import Answer, age_of, format_options
-from paceline.core.errors import InputError, unknown
+from paceline.core.errors import InputError, nearest, unknown
 from paceline.core.files import data_directory
 from paceline.core.quantity import show_duration, show_size
 from paceline.core.run import RunStatus
@@ -107,6 +107,8 @@ def command(
         if trend is None:
             glances = RunGlances(opened)
             rows = listed(glances, limit or LISTED, tag=tag, machine=machine, status=status or "", search=search)
+            if tag and not rows and answer.kind != "json":
+                _require_likely(opened, "--tag", [tag])
         else:
             runs = opened.history(trend, tag=tag, limit=limit or MOST_RUNS)
     if trend is not None:
@@ -127,6 +129,14 @@ def command(
         click.echo("There are no runs yet; start one with 'paceline run'.")
     if left:
         raise click.exceptions.Exit(1)
+
+
+def _require_likely(opened: Store, flag: str, tags: Sequence[str]) -> None:
+    """Refuse a tag that no run has but that is like one that some have."""
+    known = {tag for row in opened.runs(limit=None) for tag in row.tags}
+    for tag in tags:
+        if tag not in known and nearest(tag, known):
+            raise unknown("tag", tag, known, key=flag)
 
 
 def _import(opened: Store, path: Path) -> int:
@@ -288,6 +298,7 @@ def prune(older: str, keep_tags: str, dry_run: bool, store: str | None) -> None:
     before = datetime.now(UTC) - age_of("--older", older)
     tags = [tag.strip() for tag in keep_tags.split(",") if tag.strip()]
     with _open(store) as opened:
+        _require_likely(opened, "--keep-tags", tags)
         going, spared = divide(opened.runs(limit=None), before=before, tags=tags, in_use=_of_unfinished_jobs(opened))
         for one in spared:
             click.echo(f"{one.run.id} stays: {one.reason}")
@@ -384,7 +395,8 @@ def _delete(store: Store, rows: Sequence[RunRow], *, dry_run: bool) -> None:
     from paceline.store.retention import delete_runs, shrink
 
     for row in rows:
-        words = [row.id, when(row.started_at), f"{row.cases} cases", one_line(row.name), *map(one_line, row.tags)]
+        cases = f"{row.cases} case{'s' if row.cases != 1 else ''}"
+        words = [row.id, when(row.started_at), cases, one_line(row.name), *map(one_line, row.tags)]
         click.echo(f"{'would delete' if dry_run else 'deletes'} {'  '.join(words)}")
     count = f"{len(rows)} run{'s' if len(rows) != 1 else ''}"
     if dry_run or not rows:

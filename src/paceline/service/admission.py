@@ -21,6 +21,7 @@ from paceline.core.case import Case
 from paceline.core.errors import InputError, StoreError, unknown
 from paceline.core.network import is_closed, rule_of, shorten
 from paceline.core.parameters import Parameters
+from paceline.core.quantity import show_count
 from paceline.core.suite import Suite, expand, only
 from paceline.core.yaml_text import read_yaml
 from paceline.runner.suite_file import shipped
@@ -315,7 +316,7 @@ def check_quotas(job: Job, quotas: Quotas, store: Store) -> None:
     if quotas.machine_hours is not None:
         used = machine_hours(store, job.submitted_by)
         if used >= quotas.machine_hours:
-            reason = f"{used:.1f} of {quotas.machine_hours:g} machine-hours within {PERIOD.days} days are used"
+            reason = f"{show_count(used)} of {quotas.machine_hours:g} machine-hours within {PERIOD.days} days are used"
             refusals.append(("machine_hours", round(used, 2), reason))
     for key, value, reason in refusals:
         message = f"beyond the quota of '{job.submitted_by}': {reason}; who has an admin token may raise it"

@@ -355,7 +355,7 @@ def test_one_node_alone_can_be_judged_by_its_values() -> None:
 @pytest.mark.parametrize(("count", "words"), [(2, "one other"), (3, "2 others"), (4, "3 others"), (5, "")])
 def test_fewer_than_five_nodes_are_few(count: int, words: str) -> None:
     nodes = {f"n{place}": [100.0] for place in range(count)}
-    message = f"each node was compared with {words} alone, so that bad ones could pass for the normal"
+    message = f"each node was compared with {words} alone: a bad one may pass for normal, a good one for bad"
     assert caveats(ask(SLOW, nodes, UP)) == ({"few nodes": message} if words else {})
     assert caveats(ask("hot: {check: value, when: x > 500}", nodes, UP)) == {}
     assert caveats(ask(SLOW, nodes, UP, baseline={"a/up": 100.0})) == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -107,6 +109,16 @@ def test_a_node_that_is_far_better_in_one_metric_is_taken_for_chance() -> None:
     logs = noise(20, size=0.01)
     logs[2, 10] += 1.0
     assert "far better" not in {one.kind for one in judged(logs).caveats}
+
+
+def test_nodes_that_do_nothing_at_all_are_not_called_healthy_without_a_warning() -> None:
+    values = np.exp(noise(20))
+    values[:12, 10] = 0.0
+    diagnosis = diagnose(replace(table_of(noise(20)), values=values), default_rules())
+    assert accused(diagnosis) == []
+    assert [one.message for one in diagnosis.caveats] == [
+        "most nodes reached 0 in memory/c, which nothing is worse than"
+    ]
 
 
 def test_correlated_metrics_are_no_evidence_of_each_other() -> None:

@@ -117,6 +117,8 @@ def test_notes_tags_and_names_are_listed(path: Path) -> None:
     [
         (["prune", "--older", "soon"], "not-a-duration"),
         (["prune", "--older", "7"], "not-a-duration"),  # of days, most people mean
+        (["prune", "--older", "1d", "--keep-tags", "other,relaese"], "unknown-tag"),
+        (["--tag", "relaese"], "unknown-tag"),
         (["rename", "run-1", "a\x1b[31m"], "invalid-name"),
         (["tag", "run-1", " "], "invalid-tag"),
         (["note", "run-1", "a\nb"], "invalid-note"),
@@ -128,6 +130,16 @@ def test_what_cannot_be_done_is_refused(path: Path, words: list[str], code: str)
     with refused(code):
         type_in("results", *words, "--store", str(path))
     assert len(ids(path)) == 4
+
+
+def test_a_tag_that_is_like_none_is_no_mistake(path: Path) -> None:
+    assert "No run is like that" in type_in("results", "--tag", "xyz", "--store", str(path)).output
+    assert type_in("results", "--tag", "relaese", "--json", "--store", str(path)).output == "[]\n"
+
+
+def test_a_leader_does_not_check_without_a_pause() -> None:
+    with refused("no-pause", key="--idle-check", value="0s"):
+        CliRunner().invoke(leader, ["--idle-check", "0s"], standalone_mode=False, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("flag", ["--keep-jobs", "--keep-logs"])

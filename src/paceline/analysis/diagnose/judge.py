@@ -220,7 +220,7 @@ class _Judge:
         count = len(self.table.nodes)
         if self.baseline is None and self.rules.compares and count < FEW_NODES:
             others = "one other" if count == 2 else f"{count - 1} others"
-            message = f"each node was compared with {others} alone, so that bad ones could pass for the normal"
+            message = f"each node was compared with {others} alone: a bad one may pass for normal, a good one for bad"
             if self.fixed:
                 message += f", and {100 * UNLEARNED:g} % is the limit, since so few do not show what is usual"
             add("few nodes", message, "give more nodes, or a baseline of good ones with --baseline")
@@ -239,6 +239,14 @@ class _Judge:
             )
             remedy = "measure longer, repeat it, or widen 'worse_by' for these metrics"
             add("wide spread", message, remedy)
+        idle = [
+            one.column.name
+            for one in self.judged.values()
+            if self.baseline is None and one.column.better is Better.HIGHER and one.baseline == 0.0
+        ]
+        if idle:
+            message = f"most nodes reached 0 in {shortened(idle)}, which nothing is worse than"
+            add("all zero", message, "see why nothing was measured there, or give a baseline of good nodes")
         if self.freaks:
             named = [f"{self.table.nodes[one.node]} ({one.component}, {100 * one.gain:+,.1f} %)" for one in self.freaks]
             message = f"{shortened(named)} did far better than all others, which was not taken for chance"
