@@ -258,9 +258,15 @@ class Group:
     benchmark: str
     rows: tuple[CaseRow, ...]
 
-    @property
+    @cached_property
     def best(self) -> CaseRow:
-        return self.rows[0]
+        """The best case, by the middle one of its repetitions: the best of these is what chance favoured."""
+        return middles(self.rows)[0]
+
+    @cached_property
+    def cases(self) -> int:
+        """How many there are, their repetitions apart."""
+        return len(middles(self.rows))
 
 
 @dataclass(frozen=True)
@@ -346,7 +352,9 @@ class RunSummary:
             unit = next((unit for unit in _RATES if any(head.unit == unit for head, _ in heads)), "")
             rates = [(head.value, row) for head, row in heads if head.unit == unit and math.isfinite(head.value)]
             if rates:
-                highlights.append(Highlight(name, max(rates, key=lambda pair: pair[0])[1], len(rates)))
+                best_first = [row for _, row in sorted(rates, key=lambda pair: -pair[0])]
+                cases = middles(best_first)
+                highlights.append(Highlight(name, cases[0], len(cases)))
         return tuple(highlights)
 
     def notable(self, limit: int) -> tuple[CaseRow, ...]:
@@ -398,6 +406,13 @@ def sampled(record: Record, headline: Measurement | None) -> Measurement | None:
         candidates += [record.measurement(m.derived_from, m.scope, m.at) if m.derived_from else m for m in twins]
     candidates += record.measurements
     return next((m for m in candidates if m is not None and len(m.samples) > 1), None)
+
+
+def middles(best_first: Sequence[CaseRow]) -> list[CaseRow]:
+    """Of each case the middle repetition, the worse of two; the best case first."""
+    repetitions = group_by(best_first, lambda row: (row.case.key, row.case.title)).values()
+    middle = {rows[len(rows) // 2].case.index for rows in repetitions}
+    return [row for row in best_first if row.case.index in middle]
 
 
 def _same(one: Measurement | None, other: Measurement) -> bool:

@@ -98,7 +98,7 @@ def test_every_benchmark_has_a_form() -> None:
         ({"priority": "high"}, "priority", "whole number"),
         ({"priority": "101"}, "priority", "100"),
         ({"gpus": "-1"}, "gpus", "greater than or equal to 0"),
-        ({"tags": "<b>"}, "tags", "match"),
+        ({"tags": "<b>"}, "tags", "write letters"),
         ({"id": "not/an id"}, "id", "match"),
         ({"kind": "suite", "suite": "quik"}, "suite", "did you mean 'quick'"),
         ({"kind": "suite", "suite": "quick", "set": "budget"}, "set", "key=value"),

@@ -152,7 +152,7 @@ def _leader(summary: RunSummary) -> str:
     # Several comparisons have several winners: the table and the cards name them.
     models = [group for group in summary.groups if is_of_model(group.best.case.category)]
     groups = models if models else list(summary.groups)
-    compared = [group for group in groups if len(group.rows) > 1]
+    compared = [group for group in groups if group.cases > 1]
     if len(compared) != 1 and len(groups) != 1:
         return _bounds(list(placed_models(summary).values()))
     group = compared[0] if compared else groups[0]
@@ -166,7 +166,7 @@ def _leader(summary: RunSummary) -> str:
         # Which percentile a latency is, its unit does not say.
         name = f"{humanize(group.metric.name)} " if group.best.case.category == Category.SERVING else ""
         return f"{label}: {name}{show_figure(figure)}{_peak_share(group.best)}"
-    if len({row.case.key for row in group.rows}) == 1:  # repetitions are no contest
+    if group.cases == 1:  # repetitions are no contest
         ends = sorted(row.headline.value for row in group.rows if row.headline)
         shown = " to ".join(show_value(one, group.metric.unit) for one in (ends[0], ends[-1]))
         return f"{one_line(plain_label(group.best.case))}, measured {len(group.rows)} times: {shown}"
@@ -243,7 +243,7 @@ def _group_cards(summary: RunSummary) -> Iterator[Card]:
         models = [group.best.record.subject.model for group in groups]
         groups = [group for _, group in sorted(enumerate(groups), key=lambda one: models[one[0]] in models[: one[0]])]
     for group in groups[:CARDS]:
-        row, count = group.best, len(group.rows)
+        row, cases, count = group.best, group.cases, len(group.rows)
         if row.headline is None:
             continue
         label, model = labels[row.case.index], row.record.subject.model
@@ -251,8 +251,9 @@ def _group_cards(summary: RunSummary) -> Iterator[Card]:
         if model and model in label:  # its name alone is short
             title = model.partition(":")[0]
             rest = " ".join(one_line((label if is_served else row.label).replace(model, "", 1)).split())
-        best = f"{superlative(group)} of {count}" if count > 1 else ""
-        what = ", ".join(text for text in (rest, best) if text)
+        best = f"{superlative(group)} of {cases}" if cases > 1 else ""
+        middle = f"middle of {count} repetitions" if count > cases == 1 else ""
+        what = ", ".join(text for text in (rest, best or middle) if text)
         card = _card(row.headline, what, title, row)
         placed = bounds.get(row.case.index)
         yield replace(card, detail=_reached(placed), part=min(1.0, placed.share)) if placed else card

@@ -102,6 +102,19 @@ def test_repetitions_of_one_case_are_no_contest() -> None:
     assert told == "All 3 cases measured; gemm bf16, measured 3 times: 699.1 TFLOP/s to 900.4 TFLOP/s."
 
 
+def test_a_repeated_case_leads_by_its_middle_repetition() -> None:
+    rates = {"bf16": (7e14, 9e14, 8e14), "fp16": (7.5e14, 7.6e14, 7.7e14)}
+    records = [
+        gemm(index, name, rate, None)
+        for index, (name, rate) in enumerate((name, rate) for name in rates for rate in rates[name])
+    ]
+    repeated = [one.model_copy(update={"case": one.case.model_copy(update={"parameters": {}})}) for one in records]
+    summary = summarize_run(run_of(repeated))
+    (group,) = summary.groups
+    assert (group.best.case.index, group.cases) == (2, 2), "the 800, and not the 900 that chance favoured"
+    assert [(one.row.case.index, one.of) for one in summary.highlights] == [(2, 2)]
+
+
 def test_cards_of_operations_are_titled_by_their_kind() -> None:
     labels = [card.label for card in cards(summarize_run(micro_run()))]
     assert labels == ["Compute", "Memory", "Communication"]
