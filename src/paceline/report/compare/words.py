@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from paceline.analysis.compare.verdicts import (
@@ -18,6 +19,7 @@ from paceline.core.uncertainty import SEPARATE
 from paceline.report.text import between, heading, humanize, one_line, percent, ratio, show_at, show_value
 
 LEVEL = 0.0005  # parts from a mean of 1 that no words have
+MOST_TIMES = 1e6  # beyond this a factor is the error of an interval from very few runs
 _WORDS = {ComparisonVerdict.WORSE: "worse", ComparisonVerdict.BETTER: "better", ComparisonVerdict.CHANGED: "changed"}
 _TIMES = ("s", "ms", "µs", "us", "ns")
 
@@ -26,8 +28,15 @@ def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> st
     """A gain as people say it: `3.1 % slower`, `2.4x faster`; above 1 is better."""
     word = better if gain >= 1 else worse
     if gain >= 2 or gain <= 0.5:
-        return f"{max(gain, 1 / gain):.3g}x {word}"
+        return f"{_times(gain)} {word}"
     return f"{percent(abs(gain - 1))} {word}"
+
+
+def _times(gain: float) -> str:
+    factor = max(gain, 1 / gain) if gain else math.inf
+    if factor > MOST_TIMES:
+        return f"more than {MOST_TIMES:,.0f}x"
+    return f"{factor:,.0f}x" if factor >= 1000 else f"{factor:.3g}x"
 
 
 def change_words(row: ComparisonRow) -> str:
@@ -54,8 +63,8 @@ def verdict_words(row: ComparisonRow) -> str:
     words = _worded(row, low).rsplit(" ", 1)[-1]
     valued = "" if _is_speed(row) or row.gain is None else f", {row.verdict.value}"
     if low >= 2 or high <= 0.5:
-        least, most = sorted(max(end, 1 / end) for end in (low, high))
-        return f"{least:.3g}x to {most:.3g}x {words}{valued}"
+        least, most = sorted((low, high), key=lambda end: max(end, 1 / end))
+        return f"{' to '.join(dict.fromkeys((_times(least), _times(most))))} {words}{valued}"
     nearest, farthest = (percent(part).removesuffix(" %") for part in sorted((abs(low - 1), abs(high - 1))))
     return f"{words} by {nearest} to {farthest} %{valued}"
 

@@ -118,6 +118,18 @@ def test_long_words_beside_the_ratios_fit_into_the_column() -> None:
     assert left + chart.spec["width"] + 10 + right < COLUMN
 
 
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((1e-19, 8.4e18), "more than 1,000,000x slower to more than 1,000,000x faster"),
+        ((0.0, 5000.0), "more than 1,000,000x slower to 5,000x faster"),
+        ((0.4, 5.0), "2.5x slower to 5x faster"),
+    ],
+)
+def test_factors_without_meaning_are_not_spelt_out(interval: tuple[float, float], words: str) -> None:
+    assert verdict_words(literal_row(interval)) == f"cannot be decided: {words}"
+
+
 def test_a_wide_range_of_ratios_is_drawn_by_factors() -> None:
     chart = forest(compared(side(1, run_id="a"), side(2, [0.1, 1, 1, 1, 1, 10], run_id="b")).pairings[0])
     assert chart is not None
