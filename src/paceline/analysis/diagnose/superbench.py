@@ -28,7 +28,6 @@ from paceline.core.subject import SUPERBENCH, Alias
 from paceline.core.text import parse_json
 
 RETURN_CODE = "return_code"
-LARGEST = 1e100  # beyond it a number stands for none, as the largest there is does where a program measured nothing
 _RANKED = re.compile(r"(.*?)(?::(0|[1-9]\d*))?", re.DOTALL)
 
 # What of a node a benchmark is about; one that is not listed stands for itself.
@@ -238,4 +237,4 @@ def _number(value: object) -> float:
         number = float(value)
     except OverflowError:
         return math.nan
-    return number if abs(number) <= LARGEST else math.nan
+    return number if math.isfinite(number) else math.nan

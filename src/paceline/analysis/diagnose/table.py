@@ -5,7 +5,6 @@ Fingerprints of what nodes computed are voted on: of devices that should compute
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -114,6 +113,7 @@ def _since(wrong: Fingerprint, right: Fingerprint) -> str:
     return f", from step {places[0]} on" if places else ""
 
 
+LARGEST = 1e100  # a larger number stands for none: programs write the largest there is where they measured nothing
 WATCH = "watch"  # the component of what was seen of a node while it measured
 _RANK = re.compile(r":(\d+)$")
 _BENCHMARK = re.compile(r"[^\s/:]*")
@@ -262,10 +262,11 @@ def assemble(parts: Sequence[NodeResults]) -> NodeTable:
         of_metric: dict[str, list[float]] = {}
         for part in members:
             for name, value in part.values.items():
-                if not math.isnan(value):
+                if abs(value) <= LARGEST:
                     of_metric.setdefault(name, []).append(value)
         for name, several in of_metric.items():
             values[row, position[name]] = float(np.median(several))
+    values[np.abs(values) > LARGEST] = np.nan
     return NodeTable(
         nodes=tuple(rows),
         columns=tuple(columns[name] for name in ordered),
