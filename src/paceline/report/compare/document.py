@@ -33,6 +33,7 @@ from paceline.report.charts import (
     CONFIG,
     GRID,
     INK,
+    LABEL_LIMIT,
     MUTED,
     WARNING,
     Chart,
@@ -41,6 +42,7 @@ from paceline.report.charts import (
     names_axis,
     plane_beside,
     quantity,
+    text_width,
     words_beside,
 )
 from paceline.report.compare.words import (
@@ -62,7 +64,6 @@ from paceline.report.text import SI_UNITS, between, heading, one_line, percent, 
 NAMED = 8  # cases that a sentence can hold
 MOST_ROWS = {False: 50, True: 2000}  # of a table on a terminal, and of one on a page
 MOST_DRAWN = 40  # ratios in the chart
-PLANE = 560  # pixels that the ratios span at most, between names and words
 _COLOURS = {ComparisonVerdict.BETTER: ACCENT, ComparisonVerdict.WORSE: WARNING}
 COLUMNS = (
     *("reference", "new", "case", "category", "metric", "scope", "at", "unit", "better"),
@@ -85,11 +86,13 @@ def forest(pairing: Pairing) -> Chart | None:
     pad = (high / low) ** 0.06
     is_wide = high / low > 3
     scale: Spec = {"type": "log" if is_wide else "linear", "domain": [low / pad, high * pad], "nice": False}
-    plane = min(PLANE, plane_beside([value["case"] for value in values], [value["text"] for value in values]))
+    names = [value["case"] for value in values]
+    plane = plane_beside(names, [value["text"] for value in values])
+    y = names_axis(domain=False, minExtent=10 + min(LABEL_LIMIT, max(map(text_width, names))))
     size: Spec = {"width": plane, "height": {"step": 26}}
     note = f"The {len(rows)} of {len(drawable)} ratios that changed the most are drawn."
     return Chart(
-        spec={"data": {"values": values}, "layer": _layers(scale, plane, is_wide=is_wide), "config": CONFIG, **size},
+        spec={"data": {"values": values}, "layer": _layers(y, scale, plane, is_wide=is_wide), "config": CONFIG, **size},
         title=f"How {one_line(pairing.new.name)} stands to {one_line(pairing.reference.name)}, with intervals",
         description="; ".join(
             f"{value['case']}: {verdict_words(row)}, {ratio(value['gain'])}"
@@ -113,10 +116,9 @@ def _value(row: ComparisonRow, alone: bool) -> Spec:
     }
 
 
-def _layers(scale: Spec, plane: float, *, is_wide: bool) -> Sequence[Spec]:
+def _layers(y: Spec, scale: Spec, plane: float, *, is_wide: bool) -> Sequence[Spec]:
     style = {"format": ".3~g" if is_wide else ".3~f", "tickCount": 6, "gridColor": GRID}
     axis = quantity("one", "times as good as the reference; right of the line is better", scale, **style)
-    y = names_axis(domain=False, labelLimit=250)
     colours = [ACCENT, WARNING, MUTED]
     colour = {"field": "colour", "type": "nominal", "scale": {"domain": colours, "range": colours}, "legend": None}
     interval = {"y": y, "x": quantity("low", scale=scale), "x2": {"field": "high"}}
