@@ -232,11 +232,6 @@ class CaseExecution:
             self._ranks.append(_Rank(rank=rank, pid=pid, channel=channel, log=log, started_at=ordered_at))
 
     @property
-    def has_started(self) -> bool:
-        """Whether it has processes."""
-        return bool(self._ranks)
-
-    @property
     def is_over(self) -> bool:
         """Whether all its ranks are gone."""
         return all(rank.ended for rank in self._ranks)
@@ -458,8 +453,7 @@ def run_at_once(executions: Sequence[CaseExecution], imports: tuple[str, ...]) -
             for one in executions:
                 one.fail_all(Outcome.TIMEOUT, CauseKind.TIMEOUT, str(error))
         except ServerLost as error:
-            # Its cases died with it. Somebody killed it, or an import did.
-            kind = CauseKind.INTERRUPTED if any(one.has_started for one in executions) else CauseKind.CRASHED
+            kind = CauseKind.CRASHED if error.is_importing else CauseKind.INTERRUPTED
             for one in executions:
                 one.fail_all(Outcome.FAILED, kind, str(error))
         finally:

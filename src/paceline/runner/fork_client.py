@@ -27,7 +27,14 @@ CLOSE_SECONDS = 5.0  # a server that has nothing more to do may take this long t
 
 
 class ServerLost(PacelineError):
-    """The warm server died: an import crashed it, or somebody killed it."""
+    """The warm server died."""
+
+    def __init__(self, *, is_importing: bool) -> None:
+        """`is_importing`: whether an import may have crashed it; otherwise something killed it."""
+        while_importing = " while it imported; a library may have crashed"
+        with_its_case = ", and the case with it; --resume measures it again"
+        super().__init__("the warm server ended unexpectedly" + (while_importing if is_importing else with_its_case))
+        self.is_importing = is_importing
 
 
 class ServerTimeout(PacelineError):
@@ -177,8 +184,9 @@ class WarmServer:
         return message[0] if message is not None else self._lose()
 
     def _lose(self) -> NoReturn:
+        is_importing = bool(self._importing)
         self.close()
-        raise ServerLost("the warm server ended unexpectedly; a library may have crashed while it was imported")
+        raise ServerLost(is_importing=is_importing)
 
     def _await(self, key: str, deadline: float) -> dict[str, Any]:
         while True:

@@ -355,7 +355,10 @@ def test_a_server_that_dies_takes_its_ranks_with_it(size: int) -> None:
     assert done.failures == 1
 
 
-def test_a_server_that_dies_before_it_has_ranks_was_crashed_by_an_import() -> None:
+@pytest.mark.parametrize(("imports", "kind"), [(("json",), CRASHED), ((), INTERRUPTED)])
+def test_a_server_that_dies_before_it_has_ranks_was_crashed_by_an_import_or_killed(
+    imports: tuple[str, ...], kind: CauseKind
+) -> None:
     server = WarmServer()
     heard: list[str] = []
     execution = CaseExecution(
@@ -369,11 +372,11 @@ def test_a_server_that_dies_before_it_has_ranks_was_crashed_by_an_import() -> No
     server._control, theirs = Channel.pair()
     theirs.connection.shutdown(1)
     server.poll_ends = dict  # type: ignore[method-assign]  # it dies a moment later
-    end = execution.run(("json",))
+    end = execution.run(imports)
     theirs.close()
     assert end.failure is not None
     assert (end.failure.rank, end.failure.cause.rank) == (5, 5)
-    assert (end.failure.outcome, end.failure.cause.kind) == (Outcome.FAILED, CauseKind.CRASHED)
+    assert (end.failure.outcome, end.failure.cause.kind) == (Outcome.FAILED, kind)
     assert heard == ["failure"]
 
 

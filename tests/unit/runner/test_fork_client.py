@@ -153,15 +153,17 @@ def test_a_server_that_was_never_needed_has_no_ends_and_is_not_started() -> None
 
 
 def test_a_server_that_goes_before_it_answers_is_lost(ends: Ends) -> None:
-    with ends.answering(), pytest.raises(ServerLost, match="ended unexpectedly"):
+    with ends.answering(), pytest.raises(ServerLost, match="while it imported") as caught:
         ends.server.warm(("json",), soon())
+    assert caught.value.is_importing
     assert ends.server == WarmServer(), "the next order starts another"
 
 
 def test_a_server_that_is_gone_is_lost_to_its_cases(ends: Ends) -> None:
     ends.theirs.close()
-    with pytest.raises(ServerLost):
+    with pytest.raises(ServerLost, match="--resume") as caught:
         ends.server.fork({"rank": 1}, soon())
+    assert not caught.value.is_importing
     assert ends.server == WarmServer()
 
 
