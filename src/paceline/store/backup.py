@@ -23,6 +23,7 @@ from paceline.store.store import Store, store_error
 
 _ROWS_AT_ONCE = 200
 _LOGS = ("-wal", "-shm")
+_FIRST_BYTES = b"SQLite format 3\0"
 
 
 def back_up(store: Store, target: Path, *, replace: bool = False) -> None:
@@ -53,6 +54,10 @@ def restore(source: Path, location: Location, *, replace: bool = False) -> Path 
     if not source.is_file():
         message = f"there is no backup '{source}': name a file that `paceline store backup` wrote"
         raise InputError("missing-file", message, value=str(source))
+    with source.open("rb") as file:
+        if (begin := file.read(len(_FIRST_BYTES))) != _FIRST_BYTES:
+            message = f"'{source}' is no backup, but begins with {begin!r}: name one that `paceline store backup` wrote"
+            raise InputError("not-a-backup", message, value=str(source))
     _require_whole(source)
     with _staged(location.path) as staged:
         _copy_file(source, staged)

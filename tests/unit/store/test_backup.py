@@ -132,9 +132,13 @@ def test_a_backup_while_others_write_has_what_was_acknowledged_before_it(store: 
 def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
     with refused("missing-file"):
         restore(tmp_path / "typo.db", locate(tmp_path / "new.db"))
-    (tmp_path / "text.db").write_text("this is text, and long enough to be looked at\n" * 100)
+    for text in ("", "this is text, and long enough to be looked at\n" * 100):
+        (tmp_path / "text.db").write_text(text)
+        with refused("not-a-backup"):
+            restore(tmp_path / "text.db", locate(tmp_path / "new.db"))
+    (tmp_path / "torn.db").write_bytes(b"SQLite format 3\0" + bytes(5000))
     with pytest.raises(StoreError, match=r"is damaged: file is not a database"):
-        restore(tmp_path / "text.db", locate(tmp_path / "new.db"))
+        restore(tmp_path / "torn.db", locate(tmp_path / "new.db"))
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("CREATE TABLE accounts (id)")
     connection.close()
