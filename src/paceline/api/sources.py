@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -96,9 +97,12 @@ def read_table(
 
 
 def read_checks(
-    suite: str, rules: Path | None, baseline: Path | None, store: str | None
+    suite: str, named: str, rules: Path | None, baseline: Path | None, store: str | None
 ) -> tuple[list[NodeCheck], list[tuple[str, datetime]]]:
-    """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time."""
+    """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time.
+
+    The user `named` the suite by its name, or by a file.
+    """
     from paceline.analysis.select import judge_round, rounds_of
     from paceline.store import open_reader
 
@@ -113,8 +117,8 @@ def read_checks(
         lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]
     if not checks:
         message = (
-            f"no run of '{suite}' is in the store: check every node once with `paceline run {suite} --each --hosts "
-            "FILE`, or name another suite with --suite"
+            f"no run of '{suite}' is in the store: check every node once with `paceline run {shlex.quote(named)} "
+            "--each --hosts FILE`, or name another suite with --suite"
         )
         raise InputError("nothing-to-learn-from", message, key="--suite", value=suite)
     return checks, lost

@@ -57,7 +57,7 @@ def command(
 
     minutes = duration_of("--budget", budget).total_seconds() / 60
     suite = find_suite(suite_name)
-    checks, lost = read_checks(suite.name, rules, baseline, store)
+    checks, lost = read_checks(suite.name, suite_name, rules, baseline, store)
     model = learn(history_of(checks, lost, _candidates(suite, checks), datetime.now(UTC)))
     in_group = {check.node for check in checks if group is None or group in check.tags}
     if not in_group:

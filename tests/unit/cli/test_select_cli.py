@@ -129,6 +129,14 @@ def test_a_suite_that_never_ran_is_refused_with_what_to_run(store: str) -> None:
     assert "paceline run quick --each" in str(result.exception)
 
 
+def test_a_file_that_never_ran_is_what_to_run(store: str, tmp_path: Path) -> None:
+    mine = tmp_path / "my checks.yaml"
+    mine.write_text("name: checks\ncases: [{benchmark: gemm}]\n")
+    result = run("select", "--budget", "5m", "--suite", str(mine), "--store", store)
+    assert "no run of 'checks'" in str(result.exception)
+    assert f"`paceline run '{mine}' --each" in str(result.exception)
+
+
 FLEET = (
     "simulate",
     "fleet",
