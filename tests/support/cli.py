@@ -21,7 +21,6 @@ import psutil
 
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
-from paceline.runner.watcher import NAME
 from paceline.store import open_store
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -216,13 +215,19 @@ def ended(output: Iterable[dict[str, Any]]) -> list[Record]:
 
 
 def case_processes(runner: int) -> list[psutil.Process]:
-    """The processes of the case in flight: children of the runner's warm server."""
+    """The processes of the case in flight: children of the runner's warm server that write to a log of their own."""
     try:
-        servers = psutil.Process(runner).children()
-        forked = [child for server in servers for child in server.children() if child.name() != NAME]
-        return [case for case in forked if case.status() != psutil.STATUS_ZOMBIE]
+        return [child for server in psutil.Process(runner).children() for child in server.children() if _has_log(child)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _has_log(process: psutil.Process) -> bool:
+    """Not so before it is a rank, and neither is the watcher, which has no other name at first."""
+    try:
+        return Path(f"/proc/{process.pid}/fd/1").readlink().parent.name.startswith("paceline-")
+    except OSError:  # it has ended
+        return False
 
 
 def _environment_of(pid: int) -> bytes:
