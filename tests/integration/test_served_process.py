@@ -143,6 +143,17 @@ def test_who_ignores_the_request_to_end_is_killed(serve: Callable[..., Scripted]
     assert served.exit_code == 128 + signal.SIGKILL
 
 
+def test_nothing_is_left_for_init_where_the_time_to_end_is_over_at_once(serve: Callable[..., Scripted]) -> None:
+    served = serve(STUBBORN)
+    served.ready = lambda: "ignoring" in served.logs()
+    served.start()
+    (pid,) = served.processes()
+    served.grace = -10.0  # type: ignore[misc]  # as where the machine stands still after the request to end
+    served.stop()
+    assert served.exit_code == 128 + signal.SIGKILL, "the supervisor saw how the command ended"
+    assert not psutil.pid_exists(pid)
+
+
 def test_who_obeys_has_time_to_end(serve: Callable[..., Scripted], tmp_path: Path) -> None:
     served = serve(
         "import signal, sys, time\n"

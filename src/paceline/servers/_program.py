@@ -36,6 +36,7 @@ _LOG_END = 64 * 1024  # bytes of a log that are read for its last lines
 _LOG_LINES = 40
 _MOST_BODY = 1 << 20  # bytes that are read of an answer
 _POLL = 0.02  # seconds between checks whether it is ready
+_REAP = 10.0  # seconds for a supervisor to notice that all it watches over is gone
 _SHORT = 34  # characters of a path that leave enough for the name of a socket
 
 HOST = "127.0.0.1"
@@ -223,12 +224,15 @@ class Program(Server):
             self._supervisor.terminate()
             try:
                 self._supervisor.wait(timeout=self.grace + 10)
-            except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired:  # as on a machine that stood still
                 for pid in self.processes():
                     with contextlib.suppress(psutil.NoSuchProcess):
                         psutil.Process(pid).kill()
-                self._supervisor.kill()
-                self._supervisor.wait()
+                try:
+                    self._supervisor.wait(timeout=_REAP)  # it alone can wait for the ends of what it adopted
+                except subprocess.TimeoutExpired:
+                    self._supervisor.kill()
+                    self._supervisor.wait()
         if self._short is not None:
             shutil.rmtree(self._short, ignore_errors=True)
             self._short = None
