@@ -54,10 +54,7 @@ def restore(source: Path, location: Location, *, replace: bool = False) -> Path 
     if not source.is_file():
         message = f"there is no backup '{source}': name a file that `paceline store backup` wrote"
         raise InputError("missing-file", message, value=str(source))
-    with source.open("rb") as file:
-        if (begin := file.read(len(_FIRST_BYTES))) != _FIRST_BYTES:
-            message = f"'{source}' is no backup, but begins with {begin!r}: name one that `paceline store backup` wrote"
-            raise InputError("not-a-backup", message, value=str(source))
+    _require_sqlite(source)
     _require_whole(source)
     with _staged(location.path) as staged:
         _copy_file(source, staged)
@@ -137,6 +134,18 @@ def _copy_file(source: Path, target: Path) -> None:
             backup.backup(copy)
     except sqlite3.Error as error:
         raise store_error("read the backup", locate(source), error) from error
+
+
+def _require_sqlite(source: Path) -> None:
+    try:
+        with source.open("rb") as file:
+            begin = file.read(len(_FIRST_BYTES))
+    except OSError as error:
+        message = f"the backup '{source}' cannot be read: {error.strerror}"
+        raise InputError("unreadable-file", message, value=str(source)) from None
+    if begin != _FIRST_BYTES:
+        message = f"'{source}' is no SQLite file, as backups are: name one that `paceline store backup` wrote"
+        raise InputError("not-a-backup", message, value=str(source))
 
 
 def _require_whole(path: Path) -> None:

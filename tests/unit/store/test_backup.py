@@ -129,6 +129,16 @@ def test_a_backup_while_others_write_has_what_was_acknowledged_before_it(store: 
             assert loaded.records == [a_record(index=index) for index in range(len(loaded.records))]
 
 
+def test_a_backup_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))  # which root never meets
+
+    (tmp_path / "monday.db").touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    with refused("unreadable-file", value=str(tmp_path / "monday.db")):
+        restore(tmp_path / "monday.db", locate(tmp_path / "new.db"))
+
+
 def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
     with refused("missing-file"):
         restore(tmp_path / "typo.db", locate(tmp_path / "new.db"))
