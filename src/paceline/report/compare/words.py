@@ -32,8 +32,12 @@ def gain_words(gain: float, better: str = "faster", worse: str = "slower") -> st
     return f"{percent(abs(gain - 1))} {word}"
 
 
+def _factor(gain: float) -> float:
+    return max(gain, 1 / gain) if gain else math.inf  # an end of a wide interval may be too small for a number
+
+
 def _times(gain: float) -> str:
-    factor = max(gain, 1 / gain) if gain else math.inf
+    factor = _factor(gain)
     if factor > MOST_TIMES:
         return f"more than {MOST_TIMES:,.0f}x"
     return f"{factor:,.0f}x" if factor >= 1000 else f"{factor:.3g}x"
@@ -63,7 +67,7 @@ def verdict_words(row: ComparisonRow) -> str:
     words = _worded(row, low).rsplit(" ", 1)[-1]
     valued = "" if _is_speed(row) or row.gain is None else f", {row.verdict.value}"
     if low >= 2 or high <= 0.5:
-        least, most = sorted((low, high), key=lambda end: max(end, 1 / end))
+        least, most = sorted((low, high), key=_factor)
         return f"{' to '.join(dict.fromkeys((_times(least), _times(most))))} {words}{valued}"
     nearest, farthest = (percent(part).removesuffix(" %") for part in sorted((abs(low - 1), abs(high - 1))))
     return f"{words} by {nearest} to {farthest} %{valued}"

@@ -130,6 +130,11 @@ def test_factors_without_meaning_are_not_spelt_out(interval: tuple[float, float]
     assert verdict_words(literal_row(interval)) == f"cannot be decided: {words}"
 
 
+def test_an_end_too_small_for_a_number_is_still_told() -> None:
+    row = literal_row((0.0, 0.25), is_significant=True)
+    assert verdict_words(row) == "4x to more than 1,000,000x slower"
+
+
 def test_a_wide_range_of_ratios_is_drawn_by_factors() -> None:
     chart = forest(compared(side(1, run_id="a"), side(2, [0.1, 1, 1, 1, 1, 10], run_id="b")).pairings[0])
     assert chart is not None
