@@ -19,7 +19,7 @@ from paceline.devices import fork_environment
 from paceline.load.processes import on_cores
 from paceline.runner.channel import Channel
 from paceline.runner.control_group import ControlGroup
-from paceline.runner.fork_server import end_adopted, has_children
+from paceline.runner.fork_server import END_SECONDS, end_adopted, has_children
 
 _MARK = "PACELINE_RUNNER"  # in the environment of everything that the server started, whatever its parent is now
 WATCHER_SECONDS = 5.0  # for what was seen
@@ -165,7 +165,8 @@ class WarmServer:
                 self._process.wait(timeout=CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout=END_SECONDS)
             self._process = None
             self.escaped |= end_adopted(_not_of_server(), grace=0.0)
             become_subreaper(False)

@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from paceline.runner.channel import Channel
 from paceline.runner.execute import MemoryKills
 from paceline.service.engines.base import Assignment, Item
 from paceline.service.follower.spool import Spool
@@ -54,9 +56,22 @@ class Bench:
     def until(self, is_so: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not is_so():
-            assert time.monotonic() < deadline, self.told
+            assert time.monotonic() < deadline, self.why_not()
             self.poll()
             time.sleep(0.02)
+
+    def why_not(self) -> str:
+        """What was told, what still runs, and where: every process writes its stack as it aborts."""
+        lines = [f"{job}: {[item.kind for item in items]}" for (job, _), items in self.told.items()]
+        living = self.processes()
+        for one in living:
+            with suppress(psutil.NoSuchProcess):
+                wait = Path(f"/proc/{one.pid}/wchan").read_text()
+                lines.append(f"{one.pid} of {one.ppid()} {one.status()} in {wait}: {' '.join(one.cmdline())}")
+                one.send_signal(signal.SIGABRT)
+        psutil.wait_procs(living, timeout=5)
+        lines += [output.read_text(errors="replace") for output in self.folder.glob("*/output.txt")]
+        return "\n".join(lines)
 
     def kinds(self, name: str = "job") -> list[str]:
         return [item.kind for item in self.told[name, 1]]
@@ -118,6 +133,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv("PYTHONPATH", str(PLUGIN))
     monkeypatch.setenv(MARK, str(tmp_path / "spool"))
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     made = Bench(tmp_path / "spool")
     yield made
     end_all(made.worker)
@@ -339,6 +355,30 @@ def test_later_jobs_are_forked_and_go_on_when_the_process_that_forked_them_is_ki
     bench.begin(naps("10ms"), "after")
     bench.until(lambda: bench.last("after"))
     assert bench.worker._warm._forker is not forker
+
+
+def test_the_end_of_what_forks_is_seen_while_something_holds_its_connection(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Channel] = []
+    pair = Channel.pair
+
+    def holding() -> tuple[Channel, Channel]:
+        ours, theirs = pair()
+        held.append(Channel.of_descriptor(os.dup(theirs.fileno())))
+        return ours, theirs
+
+    monkeypatch.setattr(Channel, "pair", holding)
+    for name in ("first", "second"):
+        bench.begin(naps("10ms"), name)
+    forker = bench.forker()
+    bench.begin(naps("1s"))
+    bench.until(lambda: "began" in bench.kinds())
+    forker._process.kill()
+    bench.until(bench.last)
+    for one in held:
+        one.close()
+    assert bench.kinds().count("record") == 1
 
 
 def test_the_death_of_a_forked_job_is_told_with_its_signal(bench: Bench) -> None:

@@ -123,9 +123,12 @@ class _Forker:
         return ForkedProcess(pid, self)
 
     def hear(self) -> None:
-        """Take what was reported of ends."""
+        """Take what was reported of ends, and notice its own: its connection may outlive it in another process."""
+        is_gone = self._process.poll() is not None
         while not self.is_lost and select.select([self._control], [], [], 0)[0]:
             self._next(0.0)
+        if is_gone and not self.is_lost:
+            self._lose()
 
     def _next(self, seconds: float) -> int | None:
         """Wait so long for a message; the number of a process, if it says that one was forked."""
