@@ -187,7 +187,8 @@ class Fleet:
         until: DefectRules | None = None,  # what ends the check of a node early
     ) -> None:
         self._plan, self._store, self._listener, self._retry_failed = plan, store, listener, retry_failed
-        self._until, self._judged, self._next_look = until, 0, 0.0  # records, and on the monotonic clock
+        self._until, self._next_look = until, 0.0  # on the monotonic clock
+        self._judged = (0, 0)  # records, and nodes that had or will have some
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self.nodes = [NodeRun(host) for host in plan.hosts]
@@ -224,7 +225,7 @@ class Fleet:
                 if node.planned is not None
             }
             still = sum(not node.is_over or node.state == "finished" for node in self.nodes)
-        measured = sum(len(one.records) for one in there.values())
+        measured = sum(len(one.records) for one in there.values()), still
         if measured == self._judged:
             return
         self._judged = measured

@@ -267,14 +267,23 @@ def measure(
     return Measured(records, records.all_ok and suite_run.all_ok and finished, suite_run.ended_early)
 
 
-def until_defect(store: Store, todo: Todo, defects: DefectRules) -> Callable[[], str]:
+def until_defect(store: Store, todo: Todo, defects: DefectRules, listener: Listener) -> Callable[[], str]:
     """Says of a run on this machine why it is enough: what accuses the machine by now."""
     from paceline.report.diagnose import sentence
 
     run, again = todo.run, {case.index for case in todo.cases}
+    is_blind = False
 
     def enough() -> str:
-        (so_far,) = store.glances([run.id]).values()
+        nonlocal is_blind
+        if is_blind:
+            return ""
+        try:
+            (so_far,) = store.glances([run.id]).values()
+        except StoreError as error:  # which is no reason to stop measuring
+            is_blind = True
+            listener.trouble(f"this check does not end early any more: {error}")
+            return ""
         node = run.environment.host_name
         records = [
             record

@@ -111,7 +111,7 @@ def read_checks(
     with open_reader(store) as opened:
         runs = opened.run_list(MOST_CHECKS)
         for members in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
-            records = opened.glances([run.id for run in members])
+            records = opened.glances([run.id for run in members], planned=True)
             checks += judge_round([records[run.id] for run in members], defects)
         hosts = {run.id: run.environment.host_name for run in runs}
         lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]

@@ -202,7 +202,7 @@ class CaseCommand(click.Command):
         ctx.meta[FLAGS] = flags_of(_every_field()) if may_have_others else []
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
-        values, others, _ = parser.parse_args(list(args))
+        values, others, _ = parser.parse_args(self._switched(ctx, args))
         words = (word for word in (values["what"], *others) if isinstance(word, str))  # unknown flags among them
         return next((word for word in words if not word.startswith("-")), None)
 

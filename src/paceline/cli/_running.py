@@ -324,9 +324,10 @@ def _measure(
     """Measure, report, and say with the exit code whether all is well."""
     run_id = todo.run.id
     catch_interrupts()
-    enough = running.until_defect(store, todo, until) if until is not None else lambda: ""
+    listener = output.listener()
+    enough = running.until_defect(store, todo, until, listener) if until is not None else lambda: ""
     try:
-        measured = running.measure(store, todo, output.listener(), world, warm, enough)
+        measured = running.measure(store, todo, listener, world, warm, enough)
     except KeyboardInterrupt:
         if output.as_json:
             click.echo(json.dumps({"event": "run_ended", "run": run_id, "ok": False, "status": "interrupted"}))

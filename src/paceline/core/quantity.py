@@ -56,7 +56,7 @@ def parse_duration(text: object) -> float:
     """Seconds; a bare number is seconds already."""
     seconds = _read(text, {"": 1.0} | _SECONDS, "duration", "30s, 500ms or 2min")
     if seconds > LONGEST_DURATION:
-        raise ValueError(f"'{text}' is more than anybody waits; a duration is at most 100 years")
+        raise ValueError(f"'{text}' is longer than anyone would wait; a duration is at most 100 years")
     return seconds
 
 

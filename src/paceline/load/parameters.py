@@ -190,8 +190,10 @@ class LoadParameters(Parameters):
             raise ValueError("the load sends not a single request: raise its rate or its duration")
         fastest = max(rate or 0.0 for rate in (self.rate, self.to_rate, self.spike_rate, self.pause_rate))
         most = fastest * self.seconds if self.loop == "open" and self.arrival != "trace" else 0
+        if self.arrival == "spike":
+            most = given.rate * self.seconds + given.spike_rate * min(given.spike_length, self.seconds)
         if (count := self.requests or most) > MOST_REQUESTS:
-            raise ValueError(f"a load is of {MOST_REQUESTS:,} requests at most, and this of up to {count:.3g}")
+            raise ValueError(f"a load has at most {MOST_REQUESTS:,} requests, and this one up to {count:.3g}")
         if self.requests is not None and self.rate is not None and self.requests / self.rate > LONGEST_DURATION:
             raise ValueError(f"at a rate of {self.rate:g}/s, {self.requests} requests take more than 100 years")
         if self.points is not None and self.over != "rate":

@@ -302,7 +302,12 @@ def warnings(trace: Trace, loop: Loop = "open", ceiling: GeneratorCeiling | None
             "found no free socket",
             "raise ulimit -n or the range of local ports",
         ),
-        (trace.status == REFUSED, "refused", "were refused a connection", "look into the server's log; it may be full"),
+        (
+            trace.status == REFUSED,
+            "refused",
+            "were refused a connection",
+            "look into the server's log: it may have no room for more connections",
+        ),
         (is_unsent, "unsent", never, "look for what ended the load generator's workers"),
     ):
         if number := int(np.count_nonzero(is_such)):

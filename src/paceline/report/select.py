@@ -80,8 +80,8 @@ def basis(plan: SelectionPlan) -> list[str]:
     reached = plan.worth / plan.bound if plan.bound else 1.0
     lines.append(
         "A defect counts for less where a check a little later would find more for the same minutes. Counted so, this "
-        f"plan reaches at least {share(reached)} of any plan of this length, by what was learned; the method never "
-        f"falls below {int(100 * GUARANTEE)} % of the best one."
+        f"plan reaches at least {int(100 * reached)} % of the best one of this length, by what was learned; the method "
+        f"never falls below {int(100 * GUARANTEE)} % of it."
     )
     return lines
 
@@ -171,7 +171,9 @@ def study_answer(study: FleetStudy) -> str:
         incidents = {policy: study.estimate(policy, "incidents").value for policy in study.outcomes}
         fewest = [f"'{policy}'" for policy, count in incidents.items() if count == min(incidents.values())]
         if len(fewest) == len(incidents) > 1:
-            return f"Incidents are equally many under all policies: {min(incidents.values()):,.0f}."
+            return f"All policies have the same number of incidents: {min(incidents.values()):,.0f}."
+        if len(incidents) == 1:
+            return f"There are {min(incidents.values()):,.0f} incidents under {fewest[0]}."
         return f"Incidents are fewest under {', '.join(fewest)}."
     return (
         f"With the selector a node runs {longer.value:.2f} times longer{_around(longer, '{:.2f}'.format)} between "

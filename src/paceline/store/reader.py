@@ -231,13 +231,24 @@ class Reader(ABC):
                     lost.append((placed[job_id], _instant(at)))
         return lost
 
-    def glances(self, run_ids: Sequence[str]) -> dict[str, RunRecords]:
-        """These runs without planned cases and samples, with the last attempt at each case and its whole figures."""
+    def glances(self, run_ids: Sequence[str], *, planned: bool = False) -> dict[str, RunRecords]:
+        """These runs without samples, with the last attempt at each case and its whole figures.
+
+        Their planned cases come with them only if they are asked for.
+        """
         some, names = _named("run", run_ids)
         with self.asking("look at runs") as ask, no_garbage():
             which = f"run_id IN ({names}) AND {LAST_ATTEMPT}"
             records = load_records(ask, which, some, samples=False, measured=WHOLE_CASE)
-            return {one.run.id: one for one in with_records(load_runs(ask, f"id IN ({names})", some), records)}
+            runs = load_runs(ask, f"id IN ({names})", some)
+            if planned:
+                cases = defaultdict(list)
+                documents = f"SELECT run_id, CAST(document AS TEXT) FROM cases WHERE run_id IN ({names})"
+                for run_id, document in ask(f"{documents} ORDER BY case_index", some):
+                    cases[run_id].append(codec.case(document))
+                for run in runs:
+                    run.cases = cases[run.id]
+            return {one.run.id: one for one in with_records(runs, records)}
 
     def attempts(self, run_id: str, case_index: int) -> list[Record]:
         """Every attempt at one case, the first one first."""

@@ -320,6 +320,14 @@ def test_one_pair_has_values_and_a_ratio() -> None:
     assert (ratio.interval, ratio.error, ratio.chance) == (None, None, None)
 
 
+def test_two_pairs_that_contradict_each_other_have_ends_that_have_inverses() -> None:
+    interval = ratio_of_pairs([(1.0, 1e300), (1e300, 1.0)]).interval
+    assert interval is not None
+    assert 0 < interval.low < 1e-300 < 1e300 < interval.high
+    assert math.isfinite(interval.high)
+    assert math.isfinite(1 / interval.low)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
 def test_pairs_with_a_value_that_has_no_logarithm_have_no_ratio(bad: float) -> None:
     ratio = ratio_of_pairs([(2.0, 3.0), (8.0, bad), (2.0, 3.0)])

@@ -117,7 +117,7 @@ def test_nodes_that_do_nothing_at_all_are_not_called_healthy_without_a_warning()
     diagnosis = diagnose(replace(table_of(noise(20)), values=values), default_rules())
     assert accused(diagnosis) == []
     assert [one.message for one in diagnosis.caveats] == [
-        "most nodes reached 0 in memory/c, which nothing is worse than"
+        "most nodes reached 0 in memory/c, and nothing can be worse than that"
     ]
 
 

@@ -107,6 +107,7 @@ def test_a_mistake_is_named(text: str, code: str, fields: dict[str, object]) -> 
         ("check: variance, when: x > 0, worse_by: 1%", "in place of 'when'"),
         ("check: failure, when: x > 0", "takes neither"),
         ("check: variance, worse_by: 3", "3 is 300 %: write 3% or 300%"),
+        ("check: variance, worse_by: '3'", "3 is 300 %: write 3% or 300%"),
         ("check: multi, metrics: [b], when: 'rules[\"b\"] > 0'", "not at metrics"),
     ],
 )

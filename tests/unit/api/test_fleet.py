@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from paceline.api.fleet import NodeRun, nodes_without_gpus, slow_nodes
+from paceline.analysis.diagnose.early import DefectRules
+from paceline.analysis.diagnose.rules import default_rules
+from paceline.api.fleet import Fleet, FleetListener, NodeRun, Plan, nodes_without_gpus, slow_nodes
 from paceline.core.environment import Environment, Gpu
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement
+from paceline.core.suite import Suite
+from paceline.store.store import Store
 from support.records import STEP_TIME, case, record, run_of
 
 RATE = Metric(name="rate", unit="B/s", better=Better.HIGHER, merge=Merge.SUM, description="A rate")
@@ -44,3 +50,25 @@ def test_a_host_that_has_lost_gpus_is_named_where_most_have_the_same_number() ->
         "e": "it has no GPUs, but most nodes have 8",
     }
     assert nodes_without_gpus([with_gpus("a", 8), with_gpus("b", 4)]) == {}, "no majority"
+
+
+def test_nodes_are_judged_again_when_one_that_has_measured_nothing_is_lost() -> None:
+    fleet = Fleet(
+        Plan(suite=Suite(name="check", cases=[]), hosts=["a", "b", "c", "d"]),
+        cast(Store, None),  # nothing is read from it
+        FleetListener(),
+        until=DefectRules(default_rules()),
+    )
+    for node, factors in zip(fleet.nodes, ([1.0, 1.001], [0.7, 0.7], [0.999, 1.0], []), strict=True):
+        records = [
+            record(case(place, "gemm", f"fp32 {place}"), [Measurement.of_value(RATE, 1e12 * factor)])
+            for place, factor in enumerate(factors)
+        ]
+        if records:
+            node.planned, node.state = run_of(records, environment={"host": node.host}).run, "finished"
+            node.records = dict(enumerate(records))
+    fleet._accuse()
+    assert not any(node.accused for node in fleet.nodes), "most nodes have not measured yet"
+    fleet.nodes[-1].state = "unreachable"
+    fleet._accuse()
+    assert [node.host for node in fleet.nodes if node.accused] == ["b"]

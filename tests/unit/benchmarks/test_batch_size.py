@@ -60,11 +60,11 @@ def test_everything_fits_up_to_the_limit_and_no_more_is_tried(limit: int) -> Non
     assert max(trial.tried) == limit
 
 
-def choose(batch_size: Any, trial: Trial, ranks: Ranks | None = None) -> int:
+def choose(batch_size: Any, trial: Trial, ranks: Ranks | None = None, budget: str = "1h") -> int:
     spec = ModelSpec("tiny", "cnn", "custom", "", lambda _scale: None, batch_size=48)  # type: ignore[arg-type,return-value]
     return choose_batch_size(
         spec,
-        ModelParameters(model="tiny", batch_size=batch_size, budget="1h"),
+        ModelParameters(model="tiny", batch_size=batch_size, budget=budget),
         ScriptedDevice(ScriptedClock()),
         ranks or Ranks(0, 1),
         Context(Case(index=0, benchmark="train", parameters={}, title="")),
@@ -106,6 +106,7 @@ class PairTrial(Trial):
 
 def test_auto_passes_over_a_single_sample_that_a_model_cannot_train_on() -> None:
     assert choose("auto", PairTrial(24)) == 24
+    assert choose("auto", PairTrial(24), budget="1ns") == 2, "whatever a step takes"
     with pytest.raises(OutOfMemory):
         choose("auto", PairTrial(1))
 

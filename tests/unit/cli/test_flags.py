@@ -54,6 +54,7 @@ def test_what_is_empty_as_an_unset_variable_is_no_default_suite() -> None:
     [(["--phases", "true"], True), (["--phases", "false"], False), (["--phases=false"], False), (["--phases"], True)],
 )
 def test_a_switch_may_have_its_value_as_in_a_file(words: list[str], is_on: bool) -> None:
-    params = run_command.make_context("run", ["train", "--model", "resnet18", *words, "--dry-run"]).params
-    assert [value for name, value in params.items() if name.endswith("phases")] == [is_on]
-    assert params["what"] == "train"
+    for order in (["train", "--model", "resnet18", *words], [*words, "train", "--model", "resnet18"]):
+        params = run_command.make_context("run", [*order, "--dry-run"]).params
+        assert [value for name, value in params.items() if name.endswith("phases")] == [is_on]
+        assert params["what"] == "train"

@@ -10,8 +10,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from paceline.analysis.baseline import make_baseline
+from paceline.analysis.diagnose.table import assemble, results_of
 from paceline.analysis.simulation import FleetOutcome, FleetStudy
 from paceline.api.cases import find_suite
+from paceline.api.sources import read_checks
 from paceline.cli.main import paceline
 from paceline.core.errors import InputError
 from paceline.core.metric import Better, Metric
@@ -123,6 +126,27 @@ def test_bad_input_is_refused(store: str, suite: str, words: tuple[str, ...], co
     assert isinstance(result.exception, InputError) and result.exception.code == code
 
 
+def test_a_check_that_a_baseline_ended_early_counts_as_a_defect(tmp_path: Path) -> None:
+    """Its only case is one of two that differ by their device alone, and is named as in the baseline."""
+    rate = Metric(name="compute_rate", unit="FLOP/s", better=Better.HIGHER)
+    usual, slow = (
+        [
+            record(case(place, "gemm", "fp32", target=f"cuda:{place}"), [Measurement.of_value(rate, value)])
+            for place in range(2)
+        ]
+        for value in (1e12, 5e11)
+    )
+    good = run_of(usual, name="mine", environment={"host": "node"})
+    reference = tmp_path / "baseline.json"
+    reference.write_text(make_baseline(assemble(results_of([good]))).model_dump_json())
+    with open_store(tmp_path / "paceline.db") as opened:
+        opened.begin(good.run)
+        opened.add(slow[0].model_copy(update={"run_id": good.run.id}))
+        opened.finish(good.run.id)
+    (check,), _ = read_checks("mine", "mine", None, reference, str(tmp_path / "paceline.db"))
+    assert check.found == {"gemm"}
+
+
 def test_a_suite_that_never_ran_is_refused_with_what_to_run(store: str) -> None:
     result = run("select", "--budget", "5m", "--suite", "quick", "--store", store)
     assert isinstance(result.exception, InputError) and result.exception.code == "nothing-to-learn-from"
@@ -189,7 +213,7 @@ def test_the_first_sentence_of_a_simulation_is_no_surer_than_its_figures() -> No
     settings = {"nodes": 2, "rate": 0.01, "spread": 1.0, "lasts": 30.0, "sudden": 0.0, "learning": 1, "budget": 0.1}
     none, some, more = (FleetOutcome(100.0, incidents, found=incidents) for incidents in (0, 6, 7))
     nothing = FleetStudy({"none": [none], "whole set": [none], "selector": [none]}, settings, 0.0)
-    assert study_answer(nothing) == "Incidents are equally many under all policies: 0."
+    assert study_answer(nothing) == "All policies have the same number of incidents: 0."
     two = FleetStudy({"none": [some], "whole set": [none], "fixed subset": [none]}, settings, 0.0)
     assert study_answer(two) == "Incidents are fewest under 'whole set', 'fixed subset'."
     both = FleetStudy({name: [some, more] for name in ("none", "whole set", "selector")}, settings, 0.0)

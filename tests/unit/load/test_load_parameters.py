@@ -111,15 +111,22 @@ def test_what_holds_where_nothing_is_written(
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"arrival": "poisson", "rate": "1M/s", "duration": "1d"}, "100,000,000 requests at most"),
-        ({"arrival": "ramp", "rate": 1, "to_rate": "1G/s"}, "100,000,000 requests at most"),
-        ({"arrival": "offline", "requests": 100_000_001}, "100,000,000 requests at most"),
+        ({"arrival": "poisson", "rate": "1M/s", "duration": "1d"}, "at most 100,000,000 requests"),
+        ({"arrival": "ramp", "rate": 1, "to_rate": "1G/s"}, "at most 100,000,000 requests"),
+        ({"arrival": "offline", "requests": 100_000_001}, "at most 100,000,000 requests"),
         ({"arrival": "constant", "rate": 1e-9, "requests": 4}, "more than 100 years"),
     ],
 )
 def test_a_load_that_no_memory_or_clock_holds_is_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         LoadParameters.read(values)
+
+
+def test_the_rate_of_a_spike_counts_for_as_long_as_it_lasts() -> None:
+    values = {"arrival": "spike", "rate": 10, "spike_rate": 1e7, "spike_at": "1s", "duration": "20s"}
+    assert read(**values, spike_length="9s").spike_rate == 1e7
+    with pytest.raises(InputError, match="at most 100,000,000 requests"):
+        read(**values, spike_length="11s")
 
 
 @pytest.mark.parametrize("text", ["timestamp\n0\n1e12\n", "gap\n1e308\n1e308\n", "timestamp\n1e308\n-1e308\n"])

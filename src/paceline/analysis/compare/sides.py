@@ -17,6 +17,7 @@ from paceline.analysis.compare.significance import (
     MOST_FREEDOM,
     Ratio,
     RepeatSamples,
+    around,
     ratio_of_pairs,
     ratios,
     significant,
@@ -44,7 +45,7 @@ from paceline.core.grouping import group_by
 from paceline.core.metric import Better
 from paceline.core.record import Measurement, Outcome, Record
 from paceline.core.run import Run, RunRecords, machine_key, sessions_of
-from paceline.core.stats import CONFIDENCE, Interval, student_quantile
+from paceline.core.stats import CONFIDENCE, student_quantile
 from paceline.core.uncertainty import ENOUGH, Part, differences
 
 Key = tuple[str, str, tuple[tuple[str, int | float | str], ...]]  # a metric of a scope at a point of a sweep
@@ -172,8 +173,7 @@ def _mean(category: str, gains: Sequence[float], error: float, freedom: float) -
     if not math.isfinite(error):
         return Mean(category, len(gains), math.exp(centre), None)
     reach = student_quantile(0.5 + CONFIDENCE / 2.0, freedom) * error
-    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=CONFIDENCE)
-    return Mean(category, len(gains), math.exp(centre), interval)
+    return Mean(category, len(gains), math.exp(centre), around(centre, reach, CONFIDENCE))
 
 
 def _error_of_mean(chosen: Sequence[tuple[Draft, ComparisonRow]]) -> tuple[float, float]:
@@ -457,8 +457,7 @@ def ratio_of_rounds(pairs: Sequence[tuple[float, float]], confidence: float = CO
     chance = _chance(abs(centre) / ratio.error, len(pairs))
     if not math.isfinite(reach):
         return ratio._replace(interval=None, chance=chance)
-    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=confidence)
-    return ratio._replace(interval=interval, chance=chance)
+    return ratio._replace(interval=around(centre, reach, confidence), chance=chance)
 
 
 def critical(rounds: int, false_calls: float) -> float:

@@ -24,6 +24,7 @@ from paceline.core.uncertainty import Level, Part, differences
 FALSE_ALARMS = 0.05  # the share of false ones among all that are called changes
 FLOOR = 2e-4  # of a value: no side is known better than this, however alike its samples are
 FEWEST = 8  # samples from which the correlation of neighbours can be guessed
+FARTHEST = 700.0  # that the logarithm of an end may be from 0, so that the end and its inverse are numbers
 MOST_FREEDOM = 200  # beyond it Student's distribution is the normal one for all practical purposes
 
 Floats = NDArray[np.float64]
@@ -70,7 +71,7 @@ def ratios(
         change, errors = compared.changes, np.sqrt(np.maximum(compared.variances, 2 * FLOOR**2))
         distances = np.abs(np.nan_to_num(change / errors)).tolist()
         chances = np.array([2.0 * student_upper(*pair) for pair in zip(distances, freedoms.tolist(), strict=True)])
-        ends = np.exp(change - errors * quantiles), np.exp(change + errors * quantiles)
+        ends = [np.exp(np.clip(change + side * errors * quantiles, -FARTHEST, FARTHEST)) for side in (-1, 1)]
         is_known = np.isfinite(change) & np.isfinite(errors)
         means = [_values(side, logs) for side, logs in ((references, compared.references), (news, compared.news))]
         columns = (*means, np.exp(change), *ends, errors, freedoms, chances, compared.scatters, compared.histories)
@@ -138,6 +139,12 @@ def _values(cases: Cases, logs: Floats) -> Floats:
     return np.where(np.isfinite(logs) & ~single, np.exp(logs), plain)
 
 
+def around(centre: float, reach: float, confidence: float) -> Interval:
+    """The interval of a ratio, from that of its logarithm."""
+    low, high = np.exp(np.clip([centre - reach, centre + reach], -FARTHEST, FARTHEST)).tolist()
+    return Interval(low=low, high=high, confidence=confidence)
+
+
 def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Ratio:
     """The ratio over pairs that were taken one right after the other: what drifts between pairs cancels."""
     with np.errstate(all="ignore"):
@@ -151,7 +158,7 @@ def ratio_of_pairs(pairs: Sequence[tuple[float, float]], confidence: float = CON
         return Ratio(float(middle[0]), float(middle[1]), value, None, None, freedom, None)
     error = math.hypot(float(steps.std(ddof=1)) / math.sqrt(len(steps)), FLOOR)
     reach = student_quantile(0.5 + confidence / 2.0, float(freedom)) * error
-    interval = Interval(low=math.exp(centre - reach), high=math.exp(centre + reach), confidence=confidence)
+    interval = around(centre, reach, confidence)
     chance = 2.0 * student_upper(abs(centre) / error, freedom)
     return Ratio(
         float(middle[0]),

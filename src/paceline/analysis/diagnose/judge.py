@@ -245,7 +245,7 @@ class _Judge:
             if self.baseline is None and one.column.better is Better.HIGHER and one.baseline == 0.0
         ]
         if idle:
-            message = f"most nodes reached 0 in {shortened(idle)}, which nothing is worse than"
+            message = f"most nodes reached 0 in {shortened(idle)}, and nothing can be worse than that"
             add("all zero", message, "see why nothing was measured there, or give a baseline of good nodes")
         if self.freaks:
             named = [f"{self.table.nodes[one.node]} ({one.component}, {100 * one.gain:+,.1f} %)" for one in self.freaks]

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.files import read_text
 from paceline.core.parameters import refusal
-from paceline.core.quantity import Fraction
+from paceline.core.quantity import Fraction, parse_fraction
 from paceline.core.yaml_text import read_yaml
 
 LONGEST_SOURCE = 2000
@@ -473,8 +473,10 @@ class RuleEntry(BaseModel):
     @field_validator("worse_by", mode="before")
     @classmethod
     def _a_part(cls, value: object) -> object:
-        if isinstance(value, int | float) and value > 1:  # who writes 3 means 3 %
-            raise ValueError(f"{value:g} is {100 * value:g} %: write {value:g}% or {100 * value:g}%")
+        if value is None or (isinstance(value, str) and value.strip().endswith("%")):
+            return value
+        if (part := parse_fraction(value)) > 1:  # who writes 3 means 3 %
+            raise ValueError(f"{part:g} is {100 * part:g} %: write {part:g}% or {100 * part:g}%")
         return value
 
     @model_validator(mode="after")

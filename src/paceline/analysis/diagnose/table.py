@@ -222,7 +222,8 @@ def results_of(runs: Sequence[RunRecords]) -> list[NodeResults]:
     records = [record for run in runs for record in run.records]
     cases = {record.case.key: record.case for record in records if not is_original(record)}
     for run in runs:  # also what was not measured yet, so that names stay what they are
-        cases |= {case.key: case for case in run.run.cases if not any(map(is_original, run.records))}
+        if not any(map(is_original, run.records)):
+            cases |= {case.key: case for case in run.run.cases}
     names = unique_labels([case.model_copy(update={"index": 0, "repeat": 1}) for case in cases.values()])
     counts = Counter(names)
     labels = {key: name if counts[name] == 1 else f"{name} {key[:6]}" for key, name in zip(cases, names, strict=True)}

@@ -343,14 +343,18 @@ def choose_batch_size(
     context.report(Progress(phase="finding the largest batch"))
     attempt = trial(parameters.model_copy(update={"compile": "off", "graph": "off"}))
 
+    least = 1
+
     def fits(size: int) -> bool:
+        nonlocal least
         begun = monotonic()
         try:
             fitted = runs_within_memory(lambda: attempt(size), device)
         except TooFewSamples:
             if size > 1:
                 raise
-            fitted = runs_within_memory(lambda: attempt(2), device)
+            least = 2
+            fitted = runs_within_memory(lambda: attempt(least), device)
         # A step that outlasts the budget could not be measured, however much memory is left. The very first one
         # pays for everything lazy, so it is not judged by its time.
         return fitted and (size == 1 or monotonic() - begun <= parameters.budget)
@@ -361,7 +365,7 @@ def choose_batch_size(
             f"{spec.name} does not fit on {device.name} with a batch of one; choose a smaller model or --scale tiny",
             where="device" if device.kind.is_accelerator else "host",
         )
-    return batch_size
+    return max(batch_size, least)
 
 
 def largest(fits: Callable[[int], bool], *, limit: int = LARGEST_BATCH) -> int:

@@ -46,6 +46,7 @@ from paceline.report.charts import (
     words_beside,
 )
 from paceline.report.compare.words import (
+    MOST_TIMES,
     answer,
     change_words,
     gain_words,
@@ -105,6 +106,7 @@ def forest(pairing: Pairing) -> Chart | None:
 def _value(row: ComparisonRow, alone: bool) -> Spec:
     gain, interval = row.gain or 1.0, row.ratio.interval
     low, high = gains(row)
+    low, high = max(low, min(gain, 1 / MOST_TIMES)), min(high, max(gain, MOST_TIMES))  # or the others are dots
     return {
         "case": one_line(row.label if alone else f"{row.label}, {metric_words(row)}"),
         "gain": gain,

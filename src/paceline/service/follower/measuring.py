@@ -27,6 +27,7 @@ from paceline.core.text import clean
 from paceline.devices import counts
 from paceline.machine import describe
 from paceline.machine.inventory import parts
+from paceline.machine.software import scrub
 from paceline.runner.run import Execute, Listener, SuiteRun, execute_at_once, execute_here
 from paceline.service import admission
 from paceline.service.engines.base import Assignment, AttemptProgress, CaseSamples, LiveFigure
@@ -124,7 +125,7 @@ def _run(spool: Spool, assignment: Assignment, execute: Execute) -> JobFailure |
         name=suite.name,
         started_at=datetime.now(UTC),
         version=VERSION,
-        command=command_line("submit", suite.name, assignment.overrides, assignment.only),
+        command=[scrub(word) for word in command_line("submit", suite.name, assignment.overrides, assignment.only)],
         tags=list(assignment.tags),
         environment=describe().model_dump(mode="json"),
         cases=cases,

@@ -141,6 +141,14 @@ def test_a_wide_range_of_ratios_is_drawn_by_factors() -> None:
     assert chart.spec["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
 
 
+def test_an_interval_without_meaning_leaves_the_others_a_scale() -> None:
+    pairing = compared(side(1, run_id="a"), side(2, run_id="b")).pairings[0]
+    chart = forest(replace(pairing, rows=[literal_row((1e-300, 1e300)), literal_row((0.9, 1.1))]))
+    assert chart is not None
+    low, high = chart.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert 1e-7 < low < 1e-6 < 1e6 < high < 1e7
+
+
 def test_the_page_holds_answer_chart_table_warning_and_environments(planted: Comparison) -> None:
     page = render_html.render(pages.document(planted, full=True))
     places = (
