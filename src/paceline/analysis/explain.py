@@ -53,12 +53,17 @@ class Traced:
     spent: TimeSpent
     roofs: Mapping[RoofKey, Roof]
 
+    @property
+    def looked_at(self) -> float:
+        """Seconds of the step that times are parts of: what a host computes takes longer while it is traced."""
+        return self.spent.step_seconds if self.spent.on_device else min(self.step, self.spent.step_seconds)
+
     @cached_property
     def details(self) -> StepDetails:
-        """Of the slower trace; what a host computed took longer in it, as the whole step did."""
+        """Of the slower trace; on a host, with times as parts of the step that is looked at."""
         found = self.trace.details or StepDetails()
-        is_longer = not self.spent.on_device and found.step_seconds > self.step
-        return found.scaled(self.step / found.step_seconds) if is_longer else found
+        is_longer = not self.spent.on_device and found.step_seconds > self.looked_at
+        return found.scaled(self.looked_at / found.step_seconds) if is_longer else found
 
     @property
     def format(self) -> str:
@@ -75,14 +80,23 @@ class Traced:
         device = device_of(self.record)
         return self.roofs.get((device, "memory", MAIN_MEMORY if device == "cpu" else DEVICE_MEMORY))
 
-    def of(self, kind: str) -> float:
-        """Seconds of a step that went to one kind of work."""
+    def traced(self, kind: str) -> float:
+        """Seconds of a traced step that went to one kind of work."""
         return self.spent.shares.get(kind, 0.0) * self.spent.step_seconds
+
+    def of(self, kind: str) -> float:
+        """Seconds of the step that is looked at that went to one kind of work."""
+        return self.spent.shares.get(kind, 0.0) * self.looked_at
 
     @property
     def idle(self) -> float:
         """Seconds without work that a measured step can have had."""
-        return self.trace.idle(self.step)
+        return self.trace.idle(self.step) if self.spent.on_device else self.of(IDLE)
+
+    @property
+    def product_flops(self) -> float:
+        """Of all products of a step that were seen."""
+        return sum(one.flops or 0.0 for one in self.details.operations if KINDS[one.group] == "compute")
 
     @property
     def host_bound(self) -> float:
@@ -100,6 +114,8 @@ class Traced:
         if not times or (one.is_product and len(times) < 2):
             return None
         bound = max(times, key=times.__getitem__)
+        if times[bound] > BEYOND * one.seconds:  # it works from caches, or on less than its inputs
+            return None
         return bound, times[bound]
 
 
@@ -115,20 +131,18 @@ def traced_case(source: RunRecords, known: KnownCeilings, record: Record) -> Tra
     return Traced(record, step.value, trace, trace.spent, known_roofs(source, known))
 
 
+ALL_SEEN = 0.95  # of the time of products: then those whose FLOPs are known tell what a step computes
+LARGE_REST = 0.05  # of a measured step: what the trace leaves out is to be told
+
+
 def budget(case: Traced, clock: float | None = None) -> list[BudgetPart]:
     """The parts of the measured step; `clock` is the device's as a part of its maximum, where that is known."""
     work = case.record.work
-    compute = _split("products", case.of("compute"), *_best_products(case, work))
-    if clock is not None and (roof := case.compute()) is not None and roof.source == DATASHEET and len(compute) > 1:
-        at, beyond = compute
-        slower = min(beyond.seconds, case.of("compute") * (1.0 - min(1.0, clock)))
-        lower = BudgetPart("power: the clock below its maximum", slower, f"{clock:.0%} of the maximum clock")
-        compute = [at, lower, BudgetPart(beyond.name, beyond.seconds - slower, beyond.why)]
     parts = [
-        *compute,
-        *_split("memory", case.of("memory"), *_best_memory(case, work)),
-        BudgetPart("exposed communication", case.of("communication"), "data travels and nothing hides it"),
-        BudgetPart("other work", case.of("other"), "compiled code, dispatch, kernels that no pattern knows"),
+        *_products(case, work, clock),
+        *_split("memory", case.traced("memory"), *_best_memory(case, work)),
+        BudgetPart("exposed communication", case.traced("communication"), "data travels and nothing hides it"),
+        BudgetPart("other work", case.traced("other"), "compiled code, dispatch, kernels that no pattern knows"),
         BudgetPart("launch and host gaps", case.trace.gaps, _why_gaps(case)),
     ]
     explained = [part for part in parts if part.seconds > 0]
@@ -136,7 +150,37 @@ def budget(case: Traced, clock: float | None = None) -> list[BudgetPart]:
     why = "the measured step less all of the above"
     if rest < 0:
         why = "traced steps were longer than the measured ones: short operators and gaps are shown too large"
+    elif case.step - case.spent.step_seconds > LARGE_REST * case.step:
+        why = f"traced steps took only {show_duration(case.spent.step_seconds)}: the trace does not show the rest"
     return [*explained, BudgetPart("unexplained", rest, why)]
+
+
+def _products(case: Traced, work: Work | None, clock: float | None) -> list[BudgetPart]:
+    parts = _split("products", case.traced("compute"), *_best_products(case, work))
+    if work is None or len(parts) < 2:
+        return parts
+    at, beyond = parts
+    left, why, found = beyond.seconds, beyond.why, [at]
+    if clock is not None and (roof := case.compute()) is not None and roof.source == DATASHEET:
+        slower = min(left, case.traced("compute") * (1.0 - min(1.0, clock)))
+        found.append(BudgetPart("power: the clock below its maximum", slower, f"{clock:.0%} of the maximum clock"))
+        left -= slower
+    if (extra := _beyond_formula(case, work)) is not None:
+        more, why = min(left, extra), "tiles, waves, shapes"
+        counted = f"products of {show_scaled(case.product_flops, 'FLOP')} were seen"
+        found.append(BudgetPart("products beyond the formula", more, counted))
+        left -= more
+    return [*found, BudgetPart(beyond.name, left, why)]
+
+
+def _beyond_formula(case: Traced, work: Work) -> float | None:
+    """Seconds at the ceiling of the FLOPs that the formula does not count; None where too few of them were seen."""
+    products = [one for one in case.details.operations if KINDS[one.group] == "compute"]
+    seen = sum(one.seconds for one in products if one.flops)
+    roof = case.compute()
+    if roof is None or seen < ALL_SEEN * max(case.of("compute"), sum(one.seconds for one in products)):
+        return None
+    return max(0.0, case.product_flops - work.flops) / roof.value
 
 
 def _why_gaps(case: Traced) -> str:
@@ -166,7 +210,7 @@ def _best_products(case: Traced, work: Work | None) -> tuple[float | None, str]:
         return None, f"no ceiling for {case.format} is known: paceline machine --measure"
     best = work.flops / roof.value
     why = f"{show_scaled(work.flops, 'FLOP')} at {show_scaled(roof.value, 'FLOP/s')}, {roof.source}"
-    if best <= BEYOND * case.of("compute"):
+    if best <= BEYOND * case.traced("compute"):
         return best, why
     too_low = "the ceiling is too low (paceline machine --measure on a quiet machine), or less is computed than counted"
     return None, f"{why} would take {show_duration(best)}: {too_low}"
@@ -190,7 +234,7 @@ def _best_memory(case: Traced, work: Work | None) -> tuple[float | None, str]:
 def operations(case: Traced, most: int = 8) -> list[BoundOperation]:
     """What took longest: operators with their place and bound, or kernels where a trace shows too few operators."""
     found: Sequence[Operation] = case.details.operations
-    busy = case.spent.step_seconds - case.of(IDLE)
+    busy = case.looked_at - case.of(IDLE)
     if sum(one.seconds for one in found) < busy / 2:
         return [BoundOperation(one.name, one.group, "", one.calls, one.seconds) for one in case.spent.kernels[:most]]
     bounds = [(one, case.best(one) or ("", None)) for one in found[:most]]
@@ -252,7 +296,7 @@ def candidates(case: Traced) -> list[Candidate]:
 
 def _signs(case: Traced) -> Iterator[Candidate]:
     for sign in case.details.signs:
-        share = sign.seconds / case.spent.step_seconds
+        share = sign.seconds / case.looked_at
         count, time = show_count(sign.calls), show_duration(sign.seconds)
         if sign.kind == "synchronisation":
             on_device = case.spent.on_device
@@ -304,7 +348,7 @@ def _unaligned(case: Traced) -> Iterator[Candidate]:
     even = odd.pop(0, [])
     for size, mine in odd.items():
         seconds = sum(one.seconds for one in mine)
-        if seconds < SEEN * case.spent.step_seconds:
+        if seconds < SEEN * case.looked_at:
             continue
         alike = [one for one in even if one.format == mine[0].format]
         roof = case.compute(mine[0].format)
@@ -330,7 +374,7 @@ def _wide_products(case: Traced) -> Iterator[Candidate]:
         return
     wide = [one for one in case.details.operations if one.is_product and one.format == "fp32"]
     seconds = sum(one.seconds for one in wide)
-    if seconds < SEEN * case.spent.step_seconds:
+    if seconds < SEEN * case.looked_at:
         return
     slow, fast = case.compute("fp32"), case.compute()
     why = f"products in fp32 take {show_duration(seconds)} of a step that computes in {case.format}"
@@ -354,7 +398,7 @@ def _settings(case: Traced) -> Iterator[Candidate]:
         elif name == "graph":
             yield Candidate("replay the step as a CUDA graph", "launches leave gaps", idle, case.step, setting)
         elif name == "frozen":
-            saved = spent.groups.get("normalisation", 0.0) * spent.step_seconds
+            saved = spent.groups.get("normalisation", 0.0) * case.looked_at
             yield Candidate("freeze the weights", "batch norms are folded into them", saved, case.step, setting)
         elif name == "precision":
             yield _precision(case, value, setting)
@@ -400,8 +444,8 @@ def _saved_by_fp8(case: Traced, faster: float) -> float | None:
 
 def _batch(case: Traced, size: int, setting: str) -> Candidate:
     """What does not grow with the batch is shared by more samples: gaps, dispatch, the optimizer, reading weights."""
-    spent = case.spent
-    fixed = case.idle + spent.step_seconds * sum(spent.groups.get(one, 0.0) for one in ("dispatch", "the optimizer"))
+    groups = case.spent.groups
+    fixed = case.idle + case.looked_at * sum(groups.get(one, 0.0) for one in ("dispatch", "the optimizer"))
     for one in case.details.operations:
         if one.is_product:
             count, rows, *_ = one.sizes[0]

@@ -335,7 +335,18 @@ FORMATS = {
 # Where the operands of a product stand among its inputs.
 PRODUCTS = {
     "aten::mm": 0, "aten::bmm": 0, "aten::_scaled_mm": 0, "aten::_int_mm": 0, "aten::addmm": 1, "aten::baddbmm": 1,
+    "aten::_grouped_mm": 0,
 }  # fmt: skip
+# What reads numbers at given places: where these stand among its inputs. It reads and writes no others.
+_LOOKUPS = {"aten::embedding": 1, "aten::index_select": 2, "aten::gather": 2}
+# Which read or write what is given to them and next to nothing else.
+_AS_GIVEN = re.compile(
+    r"^aten::(copy_|fill_|zero_|sum|mean|amax|amin|max|min|argmax|argmin|any|all|var|std|norm|linalg_vector_norm|logsumexp)$"
+)
+# Whose result is not as large as their inputs, in a way that these do not tell.
+_UNTOLD = re.compile(
+    r"^aten::(nll_loss|cross_entropy|embedding_(dense_)?backward|index$|cat$|_index_put|(new_)?empty|resize_)"
+)
 # Fused attention of [batch, length, heads, size], where others take [batch, heads, length, size].
 _LENGTH_FIRST = ("aten::_flash_attention_", "aten::_efficient_attention_")
 # Of a convolution's lists of numbers, which is the padding and which the stride.
@@ -372,13 +383,21 @@ class Inputs:
         first, sizes = PRODUCTS.get(self.event.name), self.sizes
         if first is None or len(sizes) < first + 2 or len(sizes[first]) < 2 or len(sizes[first + 1]) < 2:
             return None
-        (*_, rows, inner), (*_, columns) = sizes[first], sizes[first + 1]
-        return math.prod(sizes[first][:-2]), rows, columns, inner
+        (*many, rows, inner), (*_, columns) = sizes[first], sizes[first + 1]
+        if self._is_grouped and len(sizes[first]) != len(sizes[first + 1]):
+            many = []  # rows or columns are divided among the groups
+        return math.prod(many), rows, columns, inner
+
+    @property
+    def _is_grouped(self) -> bool:
+        """Whether it is products of groups of rows, as mixtures of experts have them."""
+        return self.event.name == "aten::_grouped_mm"
 
     @property
     def format(self) -> str:
-        """Of its numbers; a product has its inputs last."""
-        return (self.formats or [""])[-1 if self.product else 0]
+        """Of its numbers; of a product, those that are multiplied, not what is added or scales them."""
+        first = PRODUCTS[self.event.name] if self.product else 0
+        return self.formats[first] if len(self.formats) > first else ""
 
     @property
     def flops(self) -> float | None:
@@ -393,16 +412,41 @@ class Inputs:
     def bytes(self) -> float | None:
         """Read and written at least: each input once, and a result as large as the largest of them."""
         width = next((width for one, width in FORMATS.values() if one == self.format), 4)
+        name, sizes = self.event.name, self.sizes
         if self.product:
             count, rows, columns, inner = self.product
-            return float(count * width * (rows * inner + inner * columns + rows * columns))
+            result = count * rows * columns
+            if self._is_grouped:
+                result *= sizes[2][0] if len(sizes[0]) == len(sizes[1]) == 2 and len(sizes) > 2 else 1
+                return float(width * (math.prod(sizes[0]) + math.prod(sizes[1]) + result))
+            return float(width * (count * (rows * inner + inner * columns) + result))
         if (convolved := self._convolution) is not None:
             return convolved[1] * width
-        if not self.sizes:
+        if not sizes or _UNTOLD.match(name):
             return None
-        if self.event.name.startswith(_COMPILED):
+        if name.startswith(_COMPILED) or _AS_GIVEN.match(name):
             return sum(self.bytes_of(place) for place in range(len(self.event.arguments.get("Input Dims", ()))))
-        return float(width * (sum(map(math.prod, self.sizes)) + max(map(math.prod, self.sizes))))
+        if name in _LOOKUPS:
+            return self._looked_up(width)
+        return float(width * (sum(map(math.prod, sizes)) + max(map(math.prod, sizes))))
+
+    def _looked_up(self, width: int) -> float | None:
+        """Of a lookup: the numbers that are read and written, and their places."""
+        given, place = self.event.arguments.get("Input Dims", ()), _LOOKUPS[self.event.name]
+        if len(given) <= place or not given[0] or not given[place]:
+            return None
+        table, places = given[0], math.prod(given[place])
+        numbers: int
+        if self.event.name == "aten::embedding":
+            numbers = places * math.prod(table[1:])
+        elif self.event.name == "aten::gather":
+            numbers = places
+        else:
+            axis = next((one for one in self._given[1:2] if isinstance(one, int)), None)
+            if axis is None:
+                return None
+            numbers = places * math.prod(table) // max(1, table[axis])
+        return 2.0 * width * numbers + self.bytes_of(place)
 
     def bytes_of(self, place: int) -> float:
         """Of one input; none of one without a size."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from paceline.core.grouping import group_by
 from paceline.core.trace_events import (
     KINDS,
     PRODUCTS,
@@ -22,6 +23,7 @@ from paceline.core.trace_events import (
     Span,
     TraceEvent,
     group_of,
+    innermost,
     lanes,
     length,
     overlap,
@@ -139,6 +141,8 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
     ops = list(_operators([event for event in events if not event.on_device], kernels, is_inside, on_device=on_device))
     busy = union((event.start, event.end) for event in kernels)
     work = [op for op in ops if op.seconds > 0 and not op.is_loading and KINDS[op.group] != "other"]
+    outer = set().union(*map(_handing_on, group_by(work, lambda op: op.group).values()))
+    work = [op for op in work if id(op.event) not in outer]
     found = [
         _synchronisations(ops, on_device=on_device),
         _copies(ops),
@@ -155,6 +159,21 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
         fusible_calls=fewer / len(work) if work else 0.0,
         step_seconds=length(windows) / steps / 1e9,
     )
+
+
+def _handing_on(ops: Sequence[_Op]) -> set[int]:
+    """Those that only call another one of their group whose work is known; on a host they take time of their own."""
+    known = {id(event) for event in innermost(op.event for op in ops if op.flops or op.bytes)}
+    found: set[int] = set()
+    for lane in lanes(op.event for op in ops):
+        around: list[TraceEvent] = []
+        for event in lane:
+            while around and around[-1].end <= event.start:
+                around.pop()
+            if id(event) in known:
+                found.update(map(id, around))
+            around.append(event)
+    return found
 
 
 def _per_step(sign: Sign, steps: int) -> Sign:

@@ -103,6 +103,56 @@ def test_a_slower_trace_of_a_host_counts_as_much_as_it_is_longer() -> None:
     assert cast.saved == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("longer", [1.0, 2.0, 20.0])
+def test_how_much_tracing_slows_a_host_changes_no_prediction(longer: float) -> None:
+    """Whichever of its two traces is the slower one."""
+    cast = Sign(kind="cast", calls=1, seconds=0.04, detail="fp32 to fp64")
+    wide = product(1024, 1024, 1024, 0.045, format="fp32")
+    details = StepDetails(operations=(wide,), signs=(cast,), step_seconds=0.1)
+    host = spent(0.1 * longer).model_copy(update={"on_device": False})
+    alternatives = ("batch_size=4", "precision=bf16", "compile=on")
+    case = traced(host, details, step=0.1, precision="bf16", alternatives=alternatives, work=WORK)
+    found = {one.what: one.saved for one in candidates(case)}
+    assert found["remove the cast"] == pytest.approx(0.04)
+    assert found["a batch of 4"] == pytest.approx(0.75 * (0.1 * 0.2 + 0.1 * 0.1))
+    assert "compute the products left in fp32 in bf16" in found
+    assert [one.name for one in operations(case)] == ["mm 1024 x 1024 x 1024 fp32"]
+
+
+def test_measured_steps_that_are_longer_than_traced_ones_leave_a_rest_that_says_so() -> None:
+    *_, rest = budget(on_gpu(step=0.2))
+    assert rest.seconds == pytest.approx(0.1)
+    assert rest.why == "traced steps took only 100 ms: the trace does not show the rest"
+
+
+def test_what_is_computed_beyond_the_formula_is_a_part_of_its_own_where_all_products_are_seen() -> None:
+    seen = product(1000, 1000, 1000, 0.05).model_copy(update={"flops": 4e12})
+    parts = {part.name: part for part in budget(on_gpu(StepDetails(operations=(seen,))))}
+    assert parts["products at the ceiling"].seconds == pytest.approx(0.03)
+    assert parts["products beyond the formula"].seconds == pytest.approx(0.01)
+    assert parts["products beyond the ceiling"].seconds == pytest.approx(0.01)
+    assert parts["products beyond the ceiling"].why == "tiles, waves, shapes"
+    half = seen.model_copy(update={"seconds": 0.025})
+    parts = {part.name: part for part in budget(on_gpu(StepDetails(operations=(half,))))}
+    assert "products beyond the formula" not in parts
+    assert "beyond the formula" in parts["products beyond the ceiling"].why
+
+
+def test_an_operation_that_beats_its_ceiling_is_given_no_bound() -> None:
+    cached = Operation(
+        name="aten::add",
+        group="elementwise work",
+        sizes=((9,),),
+        format="bf16",
+        where="",
+        calls=1,
+        seconds=0.06,
+        bytes=1e11,
+    )
+    (one,) = operations(on_gpu(StepDetails(operations=(cached,))))
+    assert (one.bound, one.best) == ("", None)
+
+
 def test_a_lower_clock_is_a_part_of_its_own_under_a_datasheet_alone() -> None:
     parts = seconds(on_gpu(ceilings=ceilings(measured=False)), clock=0.8)
     assert parts["power: the clock below its maximum"] == pytest.approx(0.01)
