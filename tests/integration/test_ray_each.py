@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from paceline.api.client import new_client
 from paceline.store import open_store
 from support.cli import Sandbox
+from support.namespaces import cpu_quota
 from support.ray_cluster import RayCluster, a_cluster, free_port, wait_for
 from support.watching import Watched
 
@@ -16,30 +19,38 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 NODES = {"slow": 3, "dying": 4, "dead": 5}
-NAPS = [{"benchmark": "nap", "steps": steps, "duration": "100ms"} for steps in (2, 3)]
-SLOW = {"PACELINE_TEST_NAP_FACTOR": "150"}  # longer than any start of a process takes, on whichever machine this runs
-PATIENCE = 400  # seconds; only what hangs takes so long
+# What node-check measures without torch.
+CHECK = ["node-check", "--only", "memory-latency", "--only", "tcp loopback"]
+CHECK += ["--set", "memory_latency.sizes=[256KiB,16MiB]"]
+PATIENCE = 600  # seconds; only what hangs takes so long
 
 
 @pytest.fixture
 def cluster(sandbox: Sandbox) -> Iterator[RayCluster]:
-    with a_cluster(sandbox, NODES, NODES, http=free_port("127.0.0.1", 33_000)) as made:
+    with a_cluster(sandbox, NODES, NODES, http=free_port("127.0.0.1", 20_000)) as made:
         yield made
 
 
-def test_slow_dead_and_dying_nodes_are_named_and_resuming_finishes(sandbox: Sandbox, cluster: RayCluster) -> None:
+def test_slow_dead_and_dying_nodes_are_named_and_resuming_finishes(
+    sandbox: Sandbox, cluster: RayCluster, tmp_path: Path
+) -> None:
+    """The slow one has a twentieth of a core from its first case on."""
     cluster.lead()
     leader = ["--leader", f"http://127.0.0.1:{cluster.http}"]
-    with open_store(sandbox.folder / "store.db") as store:
-        for name, variables in {"slow": SLOW, "dying": SLOW, "dead": {}}.items():
-            cluster.follow(name, **variables)
+    with open_store(sandbox.folder / "store.db") as store, cpu_quota(f"paceline-{tmp_path.name}", 0.05) as quota:
+        for name in NODES:
+            cluster.follow(name)
             wait_for(name, lambda name=name: cluster.knows(store, name))
         cluster.kill("dead")
         wait_for("the end of the dead one", lambda: "dead" not in _present(leader[1]))
 
-        watched = Watched.start(sandbox, "submit", sandbox.suite(*NAPS), "--each", "--wait", "--json", *leader)
+        watched = Watched.start(sandbox, "submit", *CHECK, "--each", "--wait", "--json", *leader)
         assert watched.wait_for("node", node="dying", state="measuring"), watched.errors
         cluster.kill("dying")
+        assert watched.wait_for("node", node="slow", state="measuring"), watched.errors
+        for process in cluster.processes("slow", "follower.measuring") + cluster.processes("slow", "paceline.runner"):
+            with suppress(OSError):
+                quota.write_text(str(process.pid))
         assert watched.finish_within(PATIENCE) == 1, watched.errors
         (end,) = [event for event in watched.said if event["event"] == "fleet_ended"]
         (home,) = set(end["nodes"]) - set(NODES)
