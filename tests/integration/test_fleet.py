@@ -145,6 +145,20 @@ def test_a_case_that_fails_on_a_host_is_named(sandbox: Sandbox) -> None:
     assert "one: raises" in done.stdout
 
 
+def test_resuming_goes_on_with_the_hosts_that_the_fleet_has(sandbox: Sandbox, by_name: list[str]) -> None:
+    first = sandbox.ask("run", sandbox.suite(NAPS[0]), *by_name, "--hosts", "good,none")
+    assert first.returncode == 1, first.stdout + first.stderr
+    before = plan_of(sandbox)
+    for hosts in ("good", "others,more"):
+        narrowed = sandbox.ask("run", "--resume", str(before["id"]), "--hosts", hosts)
+        assert narrowed.returncode == 2
+        assert "goes on with its own hosts" in narrowed.stderr
+    assert plan_of(sandbox) == before
+    again = sandbox.ask("run", "--resume", str(before["id"]))
+    assert again.returncode == 1
+    assert "1 of 2 nodes measured everything." in again.stdout
+
+
 def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
     until = ["--until-defect", "--store", "other.db"]
@@ -187,9 +201,10 @@ def test_events_name_their_node(sandbox: Sandbox) -> None:
     assert sum(event["event"] == "case_ended" for event in said) == 2
 
 
-# A host named 'slow' takes sixty times as long.
+# A host named 'slow' takes sixty times as long, and one named 'none' cannot be entered.
 BY_NAME = """#!/bin/sh
 [ "$1" = slow ] && export PACELINE_TEST_NAP_FACTOR=60
+[ "$1" = none ] && echo "nobody answers" >&2 && exit 255
 shift
 exec "$@"
 """

@@ -234,6 +234,9 @@ def _fleet_plan(
     if flag := next((flag for flag, value in only_here.items() if value), None):
         message = f"{flag} does not go with --each, which runs the suite on every host by itself: leave it out"
         raise InputError("not-with-each", message, key=flag)
+    if resume is not None and hosts is not None:
+        message = "--resume of a run over a fleet goes on with its own hosts, each with its own run: leave out --hosts"
+        raise InputError("resume-with-hosts", message, key="--hosts", value=hosts)
     names = [host.name for host in read_hosts(hosts)] if hosts is not None else []
     ways = {"remote_shell": remote_shell, "remote_python": remote_python, "hosts": names}
     given = {name: value for name, value in ways.items() if value}
