@@ -159,6 +159,23 @@ def test_resuming_goes_on_with_the_hosts_that_the_fleet_has(sandbox: Sandbox, by
     assert "1 of 2 nodes measured everything." in again.stdout
 
 
+def test_resuming_with_another_store_is_refused_and_makes_none(sandbox: Sandbox) -> None:
+    first = sandbox.ask("run", sandbox.suite(NAPS[0]), "--each", "--hosts", "one,two", *NO_HOSTS)
+    assert first.returncode == 0, first.stdout + first.stderr
+    fleet, missing = str(plan_of(sandbox)["id"]), sandbox.folder / "nowhere" / "zz.db"
+    typo = sandbox.ask("run", "--resume", fleet, "--store", str(missing))
+    assert typo.returncode == 2
+    assert "there is no store" in typo.stderr
+    assert not missing.parent.exists()
+
+    other = str(sandbox.folder / "other.db")
+    assert sandbox.ask("run", sandbox.suite(NAPS[0]), "--no-report", "--store", other).returncode == 0
+    elsewhere = sandbox.ask("run", "--resume", fleet, "--store", other)
+    assert elsewhere.returncode == 2
+    assert elsewhere.stdout == ""
+    assert f"has none of the 2 runs of {fleet}: name the one that they went to with --store" in elsewhere.stderr
+
+
 def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
     until = ["--until-defect", "--store", "other.db"]
