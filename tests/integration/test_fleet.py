@@ -176,6 +176,21 @@ def test_resuming_with_another_store_is_refused_and_makes_none(sandbox: Sandbox)
     assert f"has none of the 2 runs of {fleet}: name the one that they went to with --store" in elsewhere.stderr
 
 
+def test_a_host_whose_run_was_deleted_measures_anew_when_the_fleet_is_resumed(sandbox: Sandbox) -> None:
+    first = sandbox.ask("run", sandbox.suite(NAPS[0]), "--each", "--hosts", "one,two", *NO_HOSTS)
+    assert first.returncode == 0, first.stdout + first.stderr
+    before = {host: run.run.id for host, run in runs_of(sandbox).items()}
+    assert sandbox.ask("results", "delete", before["one"]).returncode == 0
+    again = sandbox.ask("run", "--resume", str(plan_of(sandbox)["id"]))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"one: the store does not have its run {before['one']} any more: it measures anew" in again.stdout
+    assert "2 of 2 nodes measured everything." in again.stdout
+    after = runs_of(sandbox)
+    assert after["one"].all_ok
+    assert after["one"].run.id != before["one"]
+    assert after["two"].run.id == before["two"]
+
+
 def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
     until = ["--until-defect", "--store", "other.db"]

@@ -265,7 +265,7 @@ class Fleet:
 
     def _measure_there(self, node: NodeRun) -> bool:
         """All cases of a host; whether it ended early because it was accused."""
-        plan, run_id = self._plan, self._plan.runs.get(node.host)
+        plan, run_id = self._plan, self._known_run(node)
         if run_id is not None and (done := self._finished(run_id)) is not None:
             node.run_id, node.cases, node.result = run_id, len(done.run.cases), done
             node.planned, node.before = done.run, done.records
@@ -286,6 +286,17 @@ class Fleet:
             measured = running.measure(self._store, todo, listener, there, enough=lambda: node.accused)
             node.result = measured.records
             return bool(measured.ended_early)
+
+    def _known_run(self, node: NodeRun) -> str | None:
+        """The host's run, if it has one that was not deleted meanwhile."""
+        run_id = self._plan.runs.get(node.host)
+        if run_id is None or self._store.has(run_id):
+            return run_id
+        with self._lock:
+            del self._plan.runs[node.host]
+            self._plan.save()
+            self._listener.trouble(node, f"the store does not have its run {run_id} any more: it measures anew")
+        return None
 
     def _finished(self, run_id: str) -> RunRecords | None:
         """The run, if nothing of it is left to do."""
