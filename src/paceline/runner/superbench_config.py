@@ -413,14 +413,14 @@ _MONITOR = "clocks, temperature, power, throttling and errors are in every recor
 
 
 def is_config(document: object) -> bool:
-    """Whether a document is a config of SuperBench's."""
-    return isinstance(document, Mapping) and isinstance(document.get("superbench"), Mapping)
+    """Whether a document is meant as a config of SuperBench's, which no suite of ours has at its top."""
+    return isinstance(document, Mapping) and "superbench" in document
 
 
 def read_config(document: Mapping[str, Any], name: str) -> Suite:
     """The config as a suite; its notes say what of it has no counterpart."""
     with located(name):
-        inner = document["superbench"]
+        inner = _mapping(document["superbench"], "superbench")
         notes = [f"superbench.{key}: there is no such key" for key in inner if key not in _OUTER]
         if isinstance(monitor := inner.get("monitor"), Mapping) and monitor.get("enable"):
             notes.append(f"superbench.monitor: {_MONITOR}")

@@ -190,6 +190,14 @@ def test_a_config_in_which_nothing_is_enabled_says_so() -> None:
         read_config({"superbench": {"benchmarks": {"matmul": None}}}, "mine.yaml")
 
 
+@pytest.mark.parametrize("inner", ["3", "", "[benchmarks]"])
+def test_a_config_that_holds_no_mapping_is_refused_as_one(tmp_path: Path, inner: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"version: v0.12\nsuperbench: {inner}\n")
+    with refused("not-a-mapping", key="superbench", says="'superbench' must be a mapping"):
+        load_suite(str(path))
+
+
 def test_a_suite_of_ours_is_none() -> None:
     assert not is_config({"name": "mine", "cases": []})
     assert not is_config(["superbench"])
