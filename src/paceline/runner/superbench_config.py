@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import InputError, located, unknown
+from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.quantity import parse_size
 from paceline.core.suite import Suite
 
@@ -52,9 +52,11 @@ class _Taking:
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.left = dict(parameters)
+        self.known: set[str] = set()  # what was asked for
 
     def one(self, key: str, default: Any = None) -> Any:
         """A parameter; the default where it is not given."""
+        self.known.add(key)
         value = self.left.pop(key, None)
         return default if value is None else value
 
@@ -72,7 +74,8 @@ class _Taking:
 def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[str, Any] = _ALL_NODES) -> Made:
     """The entries of a suite that measure what this benchmark does, and what of it they do not."""
     if name in _MISSING or name not in _MAPPED:
-        yield Unmapped("", _MISSING.get(name, "no benchmark of this name is known"))
+        unknown_name = f"no benchmark of this name is known{_guess(name, [*_MAPPED, *_MISSING])}"
+        yield Unmapped("", _MISSING.get(name, unknown_name))
         return
     kind = str(pattern.get("type", "all-nodes"))
     if kind in ("pair-wise", "k-batch", "topo-aware"):
@@ -91,7 +94,21 @@ def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[st
     yield from _MAPPED[name](take)
     for key, value in take.left.items():
         if value not in _NO_NEWS.get(key, ()):
-            yield Unmapped(f", parameters, {key}", _NEEDLESS.get(key, "it has no counterpart"))
+            without = f"it has no counterpart{_guess(key, [*take.known, *_NEEDLESS], SLIP)}"
+            yield Unmapped(f", parameters, {key}", _NEEDLESS.get(key, without))
+
+
+SLIP = 0.85  # how alike a parameter and a known one are; many that SuperBench has are known to nobody here
+
+
+def _guess(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """`: did you mean ...?`, where a known name is like this one."""
+    guess = nearest(name, known, cutoff=cutoff)
+    return f": did you mean '{guess}'?" if guess else ""
+
+
+def _no_such_key(key: object, known: Iterable[str]) -> str:
+    return f"there is no such key{_guess(str(key), known)}"
 
 
 # Parameters of any benchmark that our way of measuring makes needless.
@@ -421,7 +438,7 @@ def read_config(document: Mapping[str, Any], name: str) -> Suite:
     """The config as a suite; its notes say what of it has no counterpart."""
     with located(name):
         inner = _mapping(document["superbench"], "superbench")
-        notes = [f"superbench.{key}: there is no such key" for key in inner if key not in _OUTER]
+        notes = [f"superbench.{key}: {_no_such_key(key, _OUTER)}" for key in inner if key not in _OUTER]
         if isinstance(monitor := inner.get("monitor"), Mapping) and monitor.get("enable"):
             notes.append(f"superbench.monitor: {_MONITOR}")
         benchmarks = _mapping(inner.get("benchmarks"), "superbench.benchmarks")
@@ -429,7 +446,7 @@ def read_config(document: Mapping[str, Any], name: str) -> Suite:
         cases: list[dict[str, Any]] = []
         for title in _enabled(inner.get("enable"), benchmarks, notes):
             entry = _mapping(benchmarks[title], title)
-            notes += [f"{title}.{key}: there is no such key" for key in entry if key not in _BENCHMARK]
+            notes += [f"{title}.{key}: {_no_such_key(key, _BENCHMARK)}" for key in entry if key not in _BENCHMARK]
             with located(title):
                 for mode in _listed(entry, "modes") or [{"name": "local"}]:
                     try:
@@ -475,7 +492,7 @@ def _cases(
     kind = str(mode.get("name") or "local")
     if kind not in _MODES:
         raise unknown("mode", kind, _MODES, key="modes")
-    notes += [f"{title}, mode {kind}, {key}: there is no such key" for key in mode if key not in _MODE]
+    notes += [f"{title}, mode {kind}, {key}: {_no_such_key(key, _MODE)}" for key in mode if key not in _MODE]
     name = title.partition(":")[0]
     is_of_models = name == MODELS_BENCHMARK or name.endswith("_models")
     frameworks = _listed(entry, "frameworks") or ["none"]

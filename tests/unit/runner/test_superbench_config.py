@@ -81,6 +81,26 @@ def test_what_has_no_counterpart_is_named_with_why(suite: Suite, note: str) -> N
     assert any(one.startswith(note) for one in suite.notes), "\n".join(suite.notes)
 
 
+def test_what_is_not_known_is_named_with_the_nearest_that_is() -> None:
+    mode = {"name": "local", "proc_nun": 1}
+    entry = {"modes": [mode], "parameter": {}, "parameters": {"m": 16, "num_step": 5, "precison": ["fp32"], "x": 1}}
+    read = config(**{"gemm-flops": entry, "kernel-lanch": {}, "quite-another": {}})
+    assert {note for note in read.notes if "precison" in note or "lanch" in note} == {
+        "gemm-flops, parameters, precison: it has no counterpart: did you mean 'precision'?",
+        "kernel-lanch: no benchmark of this name is known: did you mean 'kernel-launch'?",
+    }
+    assert "gemm-flops, mode local, proc_nun: there is no such key: did you mean 'proc_num'?" in read.notes
+    assert "gemm-flops.parameter: there is no such key: did you mean 'parameters'?" in read.notes
+    assert "gemm-flops, parameters, num_step: it has no counterpart: did you mean 'num_steps'?" in read.notes
+    assert "gemm-flops, parameters, x: it has no counterpart" in read.notes
+
+
+def test_parameters_of_superbench_without_a_counterpart_are_taken_for_no_slips(suite: Suite) -> None:
+    given = [note for note in suite.notes if ", parameters, " in note]
+    assert given
+    assert not any("did you mean" in note for note in given), "\n".join(given)
+
+
 def test_parameters_that_ask_for_nothing_are_no_news(suite: Suite) -> None:
     assert not any("parameters, duration" in note or "tolerant_fail" in note for note in suite.notes)
 
