@@ -65,6 +65,17 @@ def test_strict_refuses_what_has_parts_without_a_counterpart(sandbox: Sandbox) -
     sandbox.write("azure_small.yaml", CONFIG)
     done = sandbox.ask("run", "azure_small.yaml", "--strict")
     assert done.returncode == 2
-    assert "parts of 'azure_small' without a counterpart (3)" in done.stderr
-    assert "superbench.monitor: clocks, temperature" in done.stderr
+    assert "parts of 'azure_small' without a counterpart (2)" in done.stderr
+    assert "monitor" not in done.stderr
     assert not sandbox.store.exists()
+
+
+def test_strict_takes_a_config_whose_other_parts_are_not_needed(sandbox: Sandbox) -> None:
+    benchmarks = {"matmul": {"enable": True, "frameworks": ["pytorch"], "parameters": {"num_warmup": 8, "m": 16}}}
+    document = {"superbench": {"monitor": {"enable": True}, "benchmarks": benchmarks}}
+    sandbox.write("steady.yaml", json.dumps(document))
+    done = sandbox.ask("run", "steady.yaml", "--dry-run", "--strict")
+    assert done.returncode == 0, done.stderr
+    assert "parts of 'steady' that are not needed here (2)" in done.stderr
+    assert "superbench.monitor: clocks, temperature" in done.stderr
+    assert "matmul, parameters, num_warmup: a measurement warms up until it is steady" in done.stderr

@@ -187,14 +187,17 @@ def command(
 
 
 def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
-    """What of another tool's file has no counterpart, before anything runs."""
-    if not suite.notes:
-        return
-    lines = "".join(f"\n  {note}" for note in suite.notes)
-    message = f"parts of '{suite.name}' without a counterpart ({len(suite.notes)}):{lines}"
-    if strict:
-        raise InputError("no-counterpart", f"--strict: {message}", key="--strict")
-    click.echo(f"paceline: {message}", err=True)
+    """What of another tool's file has no counterpart, or is not needed, before anything runs."""
+    without = _listed(f"parts of '{suite.name}' without a counterpart", suite.notes)
+    if without and strict:
+        raise InputError("no-counterpart", f"--strict: {without}", key="--strict")
+    needless = _listed(f"parts of '{suite.name}' that are not needed here", suite.needless)
+    for message in filter(None, (without, needless)):
+        click.echo(f"paceline: {message}", err=True)
+
+
+def _listed(what: str, notes: Sequence[str]) -> str:
+    return f"{what} ({len(notes)}):" + "".join(f"\n  {note}" for note in notes) if notes else ""
 
 
 def _what_ends_it(rules: Path | None, baseline: Path | None, *, asked: bool, alone: bool) -> DefectRules | None:

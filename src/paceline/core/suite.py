@@ -81,6 +81,7 @@ class Suite(BaseModel):
     cases: list[dict[str, Any]]
     origin: Origin = "local"
     notes: list[str] = Field(default_factory=list)  # what of another tool's file has no counterpart, and why
+    needless: list[str] = Field(default_factory=list)  # what of it is not needed here, and why
     is_written: bool = True  # by somebody, as a file; False for a benchmark that was named alone
 
     @classmethod

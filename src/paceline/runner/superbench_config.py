@@ -31,8 +31,9 @@ _OWN_SHAPE = "the model has its own shape: 'paceline show MODEL' names it, and g
 class Unmapped:
     """Something that is not measured, or not in that way."""
 
-    what: str  # which follows the name of the benchmark: `, parameters, num_warmup`; empty for the benchmark itself
+    what: str  # which follows the name of the benchmark: `, parameters, graph_iters`; empty for the benchmark itself
     why: str
+    is_needless: bool = False  # it changes nothing of what is measured here
 
 
 _ALL_NODES = {"type": "all-nodes"}
@@ -93,9 +94,13 @@ def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[st
     take = _Taking(parameters)
     yield from _MAPPED[name](take)
     for key, value in take.left.items():
-        if value not in _NO_NEWS.get(key, ()):
-            without = f"it has no counterpart{_guess(key, [*take.known, *_NEEDLESS], SLIP)}"
-            yield Unmapped(f", parameters, {key}", _NEEDLESS.get(key, without))
+        if value in _NO_NEWS.get(key, ()):
+            continue
+        if key in _NEEDLESS:
+            yield Unmapped(f", parameters, {key}", _NEEDLESS[key], is_needless=True)
+        else:
+            without = f"it has no counterpart{_guess(key, [*take.known, *_NEEDLESS, *_WITHOUT], SLIP)}"
+            yield Unmapped(f", parameters, {key}", _WITHOUT.get(key, without))
 
 
 SLIP = 0.85  # how alike a parameter and a known one are; many that SuperBench has are known to nobody here
@@ -118,6 +123,9 @@ _NEEDLESS = {
     **dict.fromkeys(("check_data", "check", "correctness", "eps"), _CHECKED),
     **dict.fromkeys(("bin_dir", "tolerant_fail", "log_raw_data", "log_flushing", "log_n_steps", "cpu_arch"), _PROGRAM),
     **dict.fromkeys(("sample_count", "pin_memory", "num_workers"), _ON_DEVICE),
+}
+# Parameters of any benchmark whose values change what SuperBench measures, but not what is measured here.
+_WITHOUT = {
     **dict.fromkeys(
         ("seq_len", "seq_length", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE
     ),
@@ -439,8 +447,9 @@ def read_config(document: Mapping[str, Any], name: str) -> Suite:
     with located(name):
         inner = _mapping(document["superbench"], "superbench")
         notes = [f"superbench.{key}: {_no_such_key(key, _OUTER)}" for key in inner if key not in _OUTER]
-        if isinstance(monitor := inner.get("monitor"), Mapping) and monitor.get("enable"):
-            notes.append(f"superbench.monitor: {_MONITOR}")
+        monitor = inner.get("monitor")
+        is_watched = isinstance(monitor, Mapping) and monitor.get("enable")
+        needless = [f"superbench.monitor: {_MONITOR}"] if is_watched else []
         benchmarks = _mapping(inner.get("benchmarks"), "superbench.benchmarks")
         shared = _mapping(inner.get("env") or {}, "superbench.env")
         cases: list[dict[str, Any]] = []
@@ -450,13 +459,13 @@ def read_config(document: Mapping[str, Any], name: str) -> Suite:
             with located(title):
                 for mode in _listed(entry, "modes") or [{"name": "local"}]:
                     try:
-                        cases += _cases(title, entry, _mapping(mode, "modes"), shared, notes)
+                        cases += _cases(title, entry, _mapping(mode, "modes"), shared, notes, needless)
                     except (TypeError, ValueError) as error:  # int() and its like, of what is no number
                         raise InputError("invalid-value", f"a value cannot be used: {error}") from None
         if not cases:
-            why = notes or ["no benchmark of it says 'enable: true'"]
+            why = [*notes, *needless] or ["no benchmark of it says 'enable: true'"]
             raise InputError("no-cases", "nothing of it can be measured:\n" + "\n".join(why))
-        return Suite(name=name.rpartition("/")[2].partition(".")[0], cases=cases, notes=notes)
+        return Suite(name=name.rpartition("/")[2].partition(".")[0], cases=cases, notes=notes, needless=needless)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
@@ -486,7 +495,12 @@ def _enabled(chosen: object, benchmarks: Mapping[str, Any], notes: list[str]) ->
 
 
 def _cases(
-    title: str, entry: Mapping[str, Any], mode: Mapping[str, Any], shared: Mapping[str, Any], notes: list[str]
+    title: str,
+    entry: Mapping[str, Any],
+    mode: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    notes: list[str],
+    needless: list[str],
 ) -> Iterator[dict[str, Any]]:
     """The entries of one benchmark in one mode."""
     kind = str(mode.get("name") or "local")
@@ -518,7 +532,7 @@ def _cases(
     pattern = _mapping(mode.get("pattern") or {}, "pattern")
     for made in counterpart(name, parameters, pattern=pattern):
         if isinstance(made, Unmapped):
-            notes.append(f"{title}{made.what}: {made.why}")
+            (needless if made.is_needless else notes).append(f"{title}{made.what}: {made.why}")
         else:
             yield _placed(made, keys, kind)
 

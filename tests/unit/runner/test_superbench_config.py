@@ -54,19 +54,15 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
 @pytest.mark.parametrize(
     "note",
     [
-        "superbench.monitor: clocks",
         "gemm-flops, precision, int4_tc: no product is measured in this number format",
         "cublaslt-gemm, in_types, fp8e5m2: no product",
         "hipblaslt-gemm, shapes, 4096:8192:*2,4096,4096: write out a range",
-        "hipblaslt-gemm, parameters, num_warmup: a measurement warms up until it is steady",
         "nccl-lat:default, parameters, graph_iters: collectives are launched one by one",
         "rccl-bw:allreduce:correctness, mca: ranks are started without MPI",
-        "rccl-bw:allreduce:correctness, parameters, check: results are always checked",
         "nccl-bw:pairs, pattern, pair-wise: pairs are measured by 'pairs'",
         "nccl-bw:batches, pattern, k-batch: pairs are measured by 'pairs'",
         "mem-bw, prefix, numactl -N $(({proc_rank}/2)): processes are not bound",
         "disk-benchmark, seq_write: it overwrites the device",
-        "cpu-stream, parameters, cpu_arch: no program",
         "cpu-stream, parameters, cores: as many threads, not bound to these cores",
         "model-benchmarks:gpt, models, gpt3-175b: it is not a model of the zoo",
         "model-benchmarks:gpt, parameters, seq_len: the model has its own shape",
@@ -79,6 +75,21 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
 )
 def test_what_has_no_counterpart_is_named_with_why(suite: Suite, note: str) -> None:
     assert any(one.startswith(note) for one in suite.notes), "\n".join(suite.notes)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "superbench.monitor: clocks",
+        "hipblaslt-gemm, parameters, num_warmup: a measurement warms up until it is steady",
+        "rccl-bw:allreduce:correctness, parameters, check: results are always checked",
+        "cpu-stream, parameters, cpu_arch: no program",
+        "model-benchmarks:gpt, parameters, num_workers: the data is made on the device",
+    ],
+)
+def test_what_changes_nothing_of_what_is_measured_is_needless(suite: Suite, note: str) -> None:
+    assert any(one.startswith(note) for one in suite.needless), "\n".join(suite.needless)
+    assert not any(one.startswith(note) for one in suite.notes)
 
 
 def test_what_is_not_known_is_named_with_the_nearest_that_is() -> None:
@@ -96,7 +107,7 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is() -> None:
 
 
 def test_parameters_of_superbench_without_a_counterpart_are_taken_for_no_slips(suite: Suite) -> None:
-    given = [note for note in suite.notes if ", parameters, " in note]
+    given = [note for note in (*suite.notes, *suite.needless) if ", parameters, " in note]
     assert given
     assert not any("did you mean" in note for note in given), "\n".join(given)
 
