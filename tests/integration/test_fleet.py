@@ -191,6 +191,21 @@ def test_a_host_whose_run_was_deleted_measures_anew_when_the_fleet_is_resumed(sa
     assert after["two"].run.id == before["two"]
 
 
+def test_a_host_that_has_fewer_devices_than_a_config_asks_for_says_so(sandbox: Sandbox) -> None:
+    pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
+    mode = {"name": "local", "proc_num": 64, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
+    parameters = {"m": 16, "n": 16, "k": 16, "num_steps": 3}
+    entry = {"enable": True, "frameworks": ["pytorch"], "modes": [mode], "parameters": parameters}
+    sandbox.write("many.yaml", json.dumps({"superbench": {"benchmarks": {"matmul": entry}}}))
+    said = "one: it does not measure as the config says: matmul, mode local, proc_num, 64: "
+    done = sandbox.ask("run", "many.yaml", "--each", "--hosts", "one", *NO_HOSTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+    strict = sandbox.ask("run", "many.yaml", "--each", "--hosts", "one", "--strict", *NO_HOSTS)
+    assert strict.returncode == 1
+    assert said.replace("one: ", "one: refused: --strict: ", 1) in strict.stdout
+
+
 def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
     until = ["--until-defect", "--store", "other.db"]

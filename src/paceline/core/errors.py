@@ -108,7 +108,7 @@ class SilentCorruption(CaseError):
 
 
 def nearest(name: str, valid: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """The valid name that a person who typed `name` most likely meant; a higher cutoff takes it for a slip of few keys."""
+    """The valid name that a person who typed `name` most likely meant; the cutoff says how alike they must be."""
     candidates = {candidate.casefold(): candidate for candidate in valid}
     matches = difflib.get_close_matches(name.casefold(), candidates, cutoff=cutoff)
     return candidates[matches[0]] if matches else None

@@ -250,17 +250,18 @@ def test_patterns_over_hosts_become_those_of_pairs() -> None:
     read = config(**{f"nccl-bw:{name}": {"modes": mode, "parameters": {}} for name, mode in modes.items()})
     keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
     assert keys == [
-        {"target": "auto:*", "benchmark": "pairs", "pattern": "k-batch", "batch": 4},
+        {"target": "auto:*", "benchmark": "pairs", "pattern": "k-batch", "batch": 4, "most_devices": 1},
         {
             "target": "auto:*",
             "benchmark": "pairs",
+            "most_devices": 1,
             "pattern": "topo-aware",
             "topology": "/fabric/topo.txt",
             "ibstat": "/fabric/ibstat.txt",
             "min_distance": 2,
             "max_distance": 4,
         },
-        {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise"},
+        {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise", "most_devices": 1},
     ]
     assert any("pattern, mystery: the pattern pair-wise does not use it" in note for note in read.notes)
 
@@ -271,15 +272,16 @@ def test_traffic_between_adapters_becomes_pairs_by_rdma() -> None:
     many = {"modes": [mode], "parameters": {"pattern": "one-to-many"}}
     read = config(**{"ib-traffic": {"modes": [mode]}, "ib-traffic:batches": batches, "ib-traffic:many": many})
     keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
+    by_rdma = {"target": "auto:*", "benchmark": "pairs", "by": "rdma", "most_devices": 1}
     assert keys == [
-        {"target": "auto:*", "benchmark": "pairs", "by": "rdma"},
-        {"target": "auto:*", "benchmark": "pairs", "by": "rdma", "pattern": "k-batch", "batch": 4},
+        by_rdma,
+        {**by_rdma, "pattern": "k-batch", "batch": 4},
     ]
     assert any(note.startswith("ib-traffic:many, pattern, one-to-many: hosts meet in pairs") for note in read.notes)
 
 
 def test_engines_of_tensorrt_are_inference_by_it() -> None:
-    mode = {"name": "local", "proc_num": 1, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
+    mode = {"name": "local", "proc_num": 2, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
     given = {"pytorch_models": ["resnet50", "a-net"], "batch_size": 8, "precision": "float16"}
     read = config(**{"tensorrt-inference": {"modes": [mode], "parameters": given}})
     first, second = expand(read, BENCHMARKS.get, Here(devices={"cuda": 2}))
