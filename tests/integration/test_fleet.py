@@ -145,6 +145,67 @@ def test_a_case_that_fails_on_a_host_is_named(sandbox: Sandbox) -> None:
     assert "one: raises" in done.stdout
 
 
+def test_resuming_goes_on_with_the_hosts_that_the_fleet_has(sandbox: Sandbox, by_name: list[str]) -> None:
+    first = sandbox.ask("run", sandbox.suite(NAPS[0]), *by_name, "--hosts", "good,none")
+    assert first.returncode == 1, first.stdout + first.stderr
+    before = plan_of(sandbox)
+    for hosts in ("good", "others,more"):
+        narrowed = sandbox.ask("run", "--resume", str(before["id"]), "--hosts", hosts)
+        assert narrowed.returncode == 2
+        assert "goes on with its own hosts" in narrowed.stderr
+    assert plan_of(sandbox) == before
+    again = sandbox.ask("run", "--resume", str(before["id"]))
+    assert again.returncode == 1
+    assert "1 of 2 nodes measured everything." in again.stdout
+
+
+def test_resuming_with_another_store_is_refused_and_makes_none(sandbox: Sandbox) -> None:
+    first = sandbox.ask("run", sandbox.suite(NAPS[0]), "--each", "--hosts", "one,two", *NO_HOSTS)
+    assert first.returncode == 0, first.stdout + first.stderr
+    fleet, missing = str(plan_of(sandbox)["id"]), sandbox.folder / "nowhere" / "zz.db"
+    typo = sandbox.ask("run", "--resume", fleet, "--store", str(missing))
+    assert typo.returncode == 2
+    assert "there is no store" in typo.stderr
+    assert not missing.parent.exists()
+
+    other = str(sandbox.folder / "other.db")
+    assert sandbox.ask("run", sandbox.suite(NAPS[0]), "--no-report", "--store", other).returncode == 0
+    elsewhere = sandbox.ask("run", "--resume", fleet, "--store", other)
+    assert elsewhere.returncode == 2
+    assert elsewhere.stdout == ""
+    assert f"has none of the 2 runs of {fleet}: name the one that they went to with --store" in elsewhere.stderr
+
+
+def test_a_host_whose_run_was_deleted_measures_anew_when_the_fleet_is_resumed(sandbox: Sandbox) -> None:
+    first = sandbox.ask("run", sandbox.suite(NAPS[0]), "--each", "--hosts", "one,two", *NO_HOSTS)
+    assert first.returncode == 0, first.stdout + first.stderr
+    before = {host: run.run.id for host, run in runs_of(sandbox).items()}
+    assert sandbox.ask("results", "delete", before["one"]).returncode == 0
+    again = sandbox.ask("run", "--resume", str(plan_of(sandbox)["id"]))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"one: the store does not have its run {before['one']} any more: it measures anew" in again.stdout
+    assert "2 of 2 nodes measured everything." in again.stdout
+    after = runs_of(sandbox)
+    assert after["one"].all_ok
+    assert after["one"].run.id != before["one"]
+    assert after["two"].run.id == before["two"]
+
+
+def test_a_host_that_has_fewer_devices_than_a_config_asks_for_says_so(sandbox: Sandbox) -> None:
+    pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
+    mode = {"name": "local", "proc_num": 64, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
+    parameters = {"m": 16, "n": 16, "k": 16, "num_steps": 3}
+    entry = {"enable": True, "frameworks": ["pytorch"], "modes": [mode], "parameters": parameters}
+    sandbox.write("many.yaml", json.dumps({"superbench": {"benchmarks": {"matmul": entry}}}))
+    said = "one: it does not measure as the config says: matmul, mode local, proc_num, 64: "
+    done = sandbox.ask("run", "many.yaml", "--each", "--hosts", "one", *NO_HOSTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+    strict = sandbox.ask("run", "many.yaml", "--each", "--hosts", "one", "--strict", *NO_HOSTS)
+    assert strict.returncode == 1
+    assert said.replace("one: ", "one: refused: --strict: ", 1) in strict.stdout
+
+
 def test_an_interrupt_ends_everything_everywhere_and_says_how_to_go_on(sandbox: Sandbox) -> None:
     suite = sandbox.suite({"benchmark": "hang", "timeout": "100s"})
     until = ["--until-defect", "--store", "other.db"]
@@ -187,9 +248,10 @@ def test_events_name_their_node(sandbox: Sandbox) -> None:
     assert sum(event["event"] == "case_ended" for event in said) == 2
 
 
-# A host named 'slow' takes sixty times as long.
+# A host named 'slow' takes sixty times as long, and one named 'none' cannot be entered.
 BY_NAME = """#!/bin/sh
 [ "$1" = slow ] && export PACELINE_TEST_NAP_FACTOR=60
+[ "$1" = none ] && echo "nobody answers" >&2 && exit 255
 shift
 exec "$@"
 """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from support.cli import Sandbox
+from support.scripted_kind import environment, scripted_machine
 
 pytest.importorskip("torch", reason="needs it: pip install '.[torch]'")
 
@@ -65,6 +67,60 @@ def test_strict_refuses_what_has_parts_without_a_counterpart(sandbox: Sandbox) -
     sandbox.write("azure_small.yaml", CONFIG)
     done = sandbox.ask("run", "azure_small.yaml", "--strict")
     assert done.returncode == 2
-    assert "parts of 'azure_small' without a counterpart (3)" in done.stderr
-    assert "superbench.monitor: clocks, temperature" in done.stderr
+    assert "parts of 'azure_small' without a counterpart (" in done.stderr
+    assert "gemm-flops:small, precision, int4_tc: no product" in done.stderr
+    assert "monitor" not in done.stderr
     assert not sandbox.store.exists()
+
+
+def test_strict_takes_a_config_whose_other_parts_are_not_needed(sandbox: Sandbox) -> None:
+    benchmarks = {"matmul": {"enable": True, "frameworks": ["pytorch"], "parameters": {"num_warmup": 8, "m": 16}}}
+    document = {"superbench": {"monitor": {"enable": True}, "benchmarks": benchmarks}}
+    sandbox.write("steady.yaml", json.dumps(document))
+    done = sandbox.ask("run", "steady.yaml", "--dry-run", "--strict")
+    assert done.returncode == 0, done.stderr
+    assert "parts of 'steady' that are not needed here (2)" in done.stderr
+    assert "superbench.monitor: clocks, temperature" in done.stderr
+    assert "matmul, parameters, num_warmup: a measurement warms up until it is steady" in done.stderr
+
+
+def test_processes_of_a_config_are_devices_of_the_machine(tmp_path: Path) -> None:
+    local = {"name": "local", "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
+    sizes = {"minbytes": "1K", "maxbytes": "1K"}
+    modes: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+        "kernel-launch": ({**local, "proc_num": 2}, {}),
+        "matmul": ({**local, "proc_num": 8}, {}),
+        "nccl-bw:four": ({"name": "mpi", "proc_num": 4}, sizes),
+        "nccl-bw:three": ({"name": "local", "proc_num": 1}, {**sizes, "ngpus": 3}),
+        "model-benchmarks:cnn": (
+            {"name": "torch.distributed", "proc_num": 2, "node_num": 1},
+            {"precision": ["float32"]},
+        ),
+    }
+    benchmarks = {
+        name: {"enable": True, "modes": [mode], "models": ["resnet18"], "parameters": parameters}
+        for name, (mode, parameters) in modes.items()
+    }
+    with scripted_machine(tmp_path / "machine", 8) as place:
+        place.write("counts.yaml", json.dumps({"superbench": {"benchmarks": benchmarks}}))
+        exact = place.run("run", "counts.yaml", "--dry-run", "--strict", "--json", env=environment(place))
+        assert exact.returncode == 0, exact.stderr
+        assert "counterpart" not in exact.stderr
+        benchmarks["mem-bw"] = {"enable": True, "modes": [{"name": "local", "proc_num": 4}]}
+        benchmarks["gemm-flops"] = {"enable": True, "modes": [{**local, "proc_num": 16}]}
+        place.write("more.yaml", json.dumps({"superbench": {"benchmarks": benchmarks}}))
+        more = place.run("run", "more.yaml", "--dry-run", "--strict", env=environment(place))
+    where = defaultdict(set)
+    for case in map(json.loads, exact.stdout.splitlines()):
+        where[case["superbench"]].add((case["target"], case["ranks"]))
+    assert where == {
+        "kernel-launch": {("scripted:0", 1), ("scripted:1", 1)},
+        "matmul": {(f"scripted:{number}", 1) for number in range(8)},
+        "nccl-bw:four": {("scripted:*", 4)},
+        "nccl-bw:three": {("scripted:*", 3)},
+        "model-benchmarks:cnn": {("scripted:*", 2)},
+    }
+    assert more.returncode == 2
+    assert "without a counterpart (2)" in more.stderr
+    assert "mem-bw, mode local, proc_num, 4: one process measures it" in more.stderr
+    assert "gemm-flops, mode local, proc_num, 16: all 8 devices take part" in more.stderr

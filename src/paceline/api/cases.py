@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paceline.api.running import Others
     from paceline.core.benchmark import Benchmark
     from paceline.core.case import Case
-    from paceline.core.suite import Suite
+    from paceline.core.suite import Here, Suite
 
 
 def find_suite(what: str) -> Suite:
@@ -69,7 +69,15 @@ def expand_here(
 ) -> list[Case]:
     """The suite's cases on this machine, or where its ranks will be; each also under the peer."""
     from paceline.core.benchmark import BENCHMARKS
-    from paceline.core.suite import Here, expand, only
+    from paceline.core.suite import expand, only
+
+    cases = only(expand(suite, BENCHMARKS.get, here_of(world), overrides), filters, suite.name)
+    return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
+
+
+def here_of(world: Others) -> Here:
+    """What expansion must know of this machine, or of where the ranks will be."""
+    from paceline.core.suite import Here
     from paceline.devices import counts
     from paceline.machine.inventory import parts
     from paceline.runner.launcher_ranks import JoinedRanks
@@ -78,9 +86,29 @@ def expand_here(
     devices = counts() if world is None or isinstance(world, JoinedRanks) else world.devices
     size, nodes = (world.size, world.nodes) if world is not None else (1, 1)
     of_machine = parts() if is_here else getattr(world, "parts", {})
-    here = Here(devices=devices, world=size, nodes=nodes, parts=of_machine)
-    cases = only(expand(suite, BENCHMARKS.get, here, overrides), filters, suite.name)
-    return with_peer(cases, peer, BENCHMARKS.registry().entries) if peer is not None else cases
+    return Here(devices=devices, world=size, nodes=nodes, parts=of_machine)
+
+
+def left_out(suite: Suite, world: Others = None) -> list[str]:
+    """What of another tool's file has no counterpart where it is measured, each with why."""
+    from paceline.runner.superbench_modes import not_as_asked
+
+    return [*suite.notes, *(not_as_asked(suite, here_of(world)) if suite.asked else [])]
+
+
+def left_out_of_each(suite: Suite) -> list[str]:
+    """The same for hosts that measure by themselves, as far as it is known before they are entered."""
+    from paceline.core.suite import Here
+    from paceline.runner.superbench_modes import not_as_asked
+
+    return [*suite.notes, *not_as_asked(suite, Here(), ["hosts"])]
+
+
+def left_out_there(suite: Suite, world: Others) -> list[str]:
+    """The rest of it, on a host that has been entered."""
+    from paceline.runner.superbench_modes import not_as_asked
+
+    return not_as_asked(suite, here_of(world), ["ranks", "each"])
 
 
 def with_peer(cases: Sequence[Case], peer: str, benchmarks: Mapping[str, type[Benchmark[Any]]]) -> list[Case]:

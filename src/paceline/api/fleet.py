@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from paceline.analysis.diagnose.table import ballots_of, count_votes
 from paceline.analysis.summary import headline_of
 from paceline.api import running
-from paceline.api.cases import expand_here
+from paceline.api.cases import expand_here, left_out_there
 from paceline.api.client import Client
 from paceline.api.jobs import FINAL, PATIENCE_WAITING, POLL, read_needs, resend, send
 from paceline.core.case import Case
@@ -68,6 +68,7 @@ class Plan(BaseModel):
     hosts: list[str]
     remote_shell: str = SSH
     remote_python: str = Field(default_factory=lambda: sys.executable)
+    strict: bool = False  # a host refuses a config of SuperBench's that it cannot measure as it says
     runs: dict[str, str] = {}
 
     @property
@@ -265,7 +266,7 @@ class Fleet:
 
     def _measure_there(self, node: NodeRun) -> bool:
         """All cases of a host; whether it ended early because it was accused."""
-        plan, run_id = self._plan, self._plan.runs.get(node.host)
+        plan, run_id = self._plan, self._known_run(node)
         if run_id is not None and (done := self._finished(run_id)) is not None:
             node.run_id, node.cases, node.result = run_id, len(done.run.cases), done
             node.planned, node.before = done.run, done.records
@@ -277,6 +278,7 @@ class Fleet:
                 stored = self._store.glances([run_id])[run_id].records
                 node.before = [record for record in stored if record.case.index not in again]
             else:
+                self._say_what_is_left_out(node, there)
                 cases = expand_here(plan.suite, plan.overrides, there, None, plan.filters)
                 todo = running.begin(self._store, plan.suite.name, cases, there, [plan.id, *plan.tags])
                 with self._lock:
@@ -286,6 +288,28 @@ class Fleet:
             measured = running.measure(self._store, todo, listener, there, enough=lambda: node.accused)
             node.result = measured.records
             return bool(measured.ended_early)
+
+    def _known_run(self, node: NodeRun) -> str | None:
+        """The host's run, if it has one that was not deleted meanwhile."""
+        run_id = self._plan.runs.get(node.host)
+        if run_id is None or self._store.has(run_id):
+            return run_id
+        with self._lock:
+            del self._plan.runs[node.host]
+            self._plan.save()
+            self._listener.trouble(node, f"the store does not have its run {run_id} any more: it measures anew")
+        return None
+
+    def _say_what_is_left_out(self, node: NodeRun, there: RemoteNode) -> None:
+        notes = left_out_there(self._plan.suite, there)
+        if not notes:
+            return
+        more = f"; and {len(notes) - 1} more like this" if len(notes) > 1 else ""
+        message = f"it does not measure as the config says: {notes[0]}{more}"
+        if self._plan.strict:
+            raise InputError("no-counterpart", f"--strict: {message}", key="--strict")
+        with self._lock:
+            self._listener.trouble(node, message)
 
     def _finished(self, run_id: str) -> RunRecords | None:
         """The run, if nothing of it is left to do."""

@@ -70,7 +70,7 @@ def case_flags() -> list[click.Option]:
         {
             name: f
             for name, f in CaseKeys.model_fields.items()
-            if name not in ("benchmark", "only_on", "env", "superbench")
+            if name not in ("benchmark", "only_on", "env", "superbench", "most_devices")
         }
     )
 

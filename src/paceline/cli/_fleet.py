@@ -19,6 +19,7 @@ from paceline.api.fleet import (
     slow_nodes,
 )
 from paceline.cli._running import JUDGING, given, write_summary
+from paceline.core.errors import InputError
 from paceline.core.interrupt import catch_interrupts
 from paceline.core.quantity import show_duration
 from paceline.core.record import Outcome, Record
@@ -26,6 +27,7 @@ from paceline.report.text import clean, one_line
 
 if TYPE_CHECKING:
     from paceline.analysis.diagnose.early import DefectRules
+    from paceline.store.store import Store
 
 INTERRUPTED = 130
 
@@ -79,14 +81,15 @@ def run(
     plan: Plan, store: str | None, *, as_json: bool, retry_failed: bool = False, until: DefectRules | None = None
 ) -> int:
     """Measure what is missing of the plan on all of its hosts; returns the exit code."""
-    from paceline.store import open_store
+    from paceline.store import open_existing, open_store
 
     catch_interrupts()
-    if as_json:
-        click.echo(json.dumps({"event": "fleet_started", "fleet": plan.id, "suite": plan.suite.name}))
-    else:
-        click.echo(f"{one_line(plan.suite.name)} on {len(plan.hosts)} hosts, {plan.id}")
-    with open_store(store) as opened:
+    with open_existing(store) if plan.runs else open_store(store) as opened:
+        _refuse_store_without_runs(plan, opened)
+        if as_json:
+            click.echo(json.dumps({"event": "fleet_started", "fleet": plan.id, "suite": plan.suite.name}))
+        else:
+            click.echo(f"{one_line(plan.suite.name)} on {len(plan.hosts)} hosts, {plan.id}")
         fleet = Fleet(plan, opened, JsonLines() if as_json else Lines(), retry_failed=retry_failed, until=until)
         try:
             nodes = fleet.go()
@@ -107,6 +110,17 @@ def run(
     if until is not None and (nothing := until.nothing_compared(results)):
         click.echo(f"paceline: {nothing}", err=True)
     return code
+
+
+def _refuse_store_without_runs(plan: Plan, store: Store) -> None:
+    """A store that has none of the fleet's runs is another one than they went to."""
+    if not plan.runs or any(map(store.has, plan.runs.values())):
+        return
+    message = (
+        f"the store {store.location.shown} has none of the {len(plan.runs)} runs of {plan.id}: name the one that they "
+        "went to with --store; if they were deleted, measure anew with --each --hosts"
+    )
+    raise InputError("no-run-of-fleet", message, key="--store", value=store.location.shown)
 
 
 def end(fleet: str, nodes: Sequence[NodeRun], *, as_json: bool) -> int:

@@ -118,7 +118,7 @@ def command(
 
     Flags named after parameters override them; a value list (a,b) measures every combination.
     """
-    from paceline.api.cases import expand_here
+    from paceline.api.cases import expand_here, left_out, left_out_of_each
     from paceline.api.running import affinity_of, check_tag, folder_of, others, refuse_if_none_can, warm_server
     from paceline.cli import _running
 
@@ -142,8 +142,6 @@ def command(
     if dry_run and resume is not None:
         message = "--dry-run does not go with --resume; 'paceline results' shows what is missing"
         raise InputError("dry-run-with-resume", message, key="--dry-run")
-    if SUITE in ctx.meta:
-        _say_what_is_left_out(ctx.meta[SUITE], strict=strict)
     is_fleet = each or (resume or "").startswith(FLEET)
     until = _what_ends_it(rules, baseline, asked=until_defect, alone=hosts is None or is_fleet)
     if until is not None and until.baseline is None and not is_fleet:
@@ -153,7 +151,10 @@ def command(
             "--peer": peer, "--explain": explain, "--profile": profile is not None, "--affinity": affinity,
             "--dry-run": dry_run, "--report": report_path, "--master-address": master_address,
         }  # fmt: skip
+        if SUITE in ctx.meta:
+            _say_what_is_left_out(ctx.meta[SUITE], left_out_of_each(ctx.meta[SUITE]), strict=strict)
         plan = _fleet_plan(ctx, hosts, resume, overrides, filters, tags, remote_shell, remote_python, only_here)
+        plan.strict = strict or plan.strict
         from paceline.analysis.diagnose.early import FEWEST
         from paceline.cli import _fleet
 
@@ -162,6 +163,8 @@ def command(
             click.echo(f"paceline: {few} early", err=True)
         sys.exit(_fleet.run(plan, store, as_json=as_json, retry_failed=retry_failed, until=until))
     with others(hosts, remote_shell, remote_python, master_address) as world:
+        if SUITE in ctx.meta:
+            _say_what_is_left_out(ctx.meta[SUITE], left_out(ctx.meta[SUITE], world), strict=strict)
         output.check()
         cpus = affinity_of(affinity, world)
         if resume is not None:
@@ -186,15 +189,18 @@ def command(
             click.echo(_running.foreseen(cases, _running.past_durations(store)), err=True)
 
 
-def _say_what_is_left_out(suite: Suite, *, strict: bool) -> None:
-    """What of another tool's file has no counterpart, before anything runs."""
-    if not suite.notes:
-        return
-    lines = "".join(f"\n  {note}" for note in suite.notes)
-    message = f"parts of '{suite.name}' without a counterpart ({len(suite.notes)}):{lines}"
-    if strict:
-        raise InputError("no-counterpart", f"--strict: {message}", key="--strict")
-    click.echo(f"paceline: {message}", err=True)
+def _say_what_is_left_out(suite: Suite, notes: Sequence[str], *, strict: bool) -> None:
+    """What of another tool's file has no counterpart, or is not needed, before anything runs."""
+    without = _listed(f"parts of '{suite.name}' without a counterpart", notes)
+    if without and strict:
+        raise InputError("no-counterpart", f"--strict: {without}", key="--strict")
+    needless = _listed(f"parts of '{suite.name}' that are not needed here", suite.needless)
+    for message in filter(None, (without, needless)):
+        click.echo(f"paceline: {message}", err=True)
+
+
+def _listed(what: str, notes: Sequence[str]) -> str:
+    return f"{what} ({len(notes)}):" + "".join(f"\n  {note}" for note in notes) if notes else ""
 
 
 def _what_ends_it(rules: Path | None, baseline: Path | None, *, asked: bool, alone: bool) -> DefectRules | None:
@@ -234,6 +240,9 @@ def _fleet_plan(
     if flag := next((flag for flag, value in only_here.items() if value), None):
         message = f"{flag} does not go with --each, which runs the suite on every host by itself: leave it out"
         raise InputError("not-with-each", message, key=flag)
+    if resume is not None and hosts is not None:
+        message = "--resume of a run over a fleet goes on with its own hosts, each with its own run: leave out --hosts"
+        raise InputError("resume-with-hosts", message, key="--hosts", value=hosts)
     names = [host.name for host in read_hosts(hosts)] if hosts is not None else []
     ways = {"remote_shell": remote_shell, "remote_python": remote_python, "hosts": names}
     given = {name: value for name, value in ways.items() if value}

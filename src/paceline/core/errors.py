@@ -107,10 +107,10 @@ class SilentCorruption(CaseError):
     """The same work on the same data gave two different answers, or one that a higher precision contradicts."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that a person who typed `name` most likely meant."""
+def nearest(name: str, valid: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The valid name that a person who typed `name` most likely meant; the cutoff says how alike they must be."""
     candidates = {candidate.casefold(): candidate for candidate in valid}
-    matches = difflib.get_close_matches(name.casefold(), candidates, cutoff=0.5)
+    matches = difflib.get_close_matches(name.casefold(), candidates, cutoff=cutoff)
     return candidates[matches[0]] if matches else None
 
 

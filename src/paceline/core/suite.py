@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -37,6 +37,8 @@ class CaseKeys(BaseModel):
     case for each as KIND:each; the kind may be auto"""
     at_once: bool | None = None
     """With KIND:each, measure the devices at the same time; unset does where they share nothing of what is measured"""
+    most_devices: int | None = Field(default=None, ge=1)
+    """With KIND:each and KIND:*, take at most so many devices, the first ones; unset takes all"""
     ranks: int | None = Field(default=None, ge=1)
     """How many processes measure together (data parallel)"""
     timeout: Duration = Field(default=600.0, gt=0)
@@ -71,6 +73,19 @@ class CaseKeys(BaseModel):
         raise ValueError(f"'{value}' is not a device; write {', '.join(devices[:-1])} or {devices[-1]}")
 
 
+AskedOf = Literal["hosts", "ranks", "each"]  # hosts, processes of each that measure together, or one by one
+
+
+class Asked(BaseModel):
+    """How many hosts or processes another tool's file asks for, where the machine decides how many measure."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str  # as its file says it: `nccl-bw, mode mpi, proc_num, 8`
+    count: int
+    of: AskedOf
+
+
 class Suite(BaseModel):
     """A suite as it was written."""
 
@@ -81,6 +96,8 @@ class Suite(BaseModel):
     cases: list[dict[str, Any]]
     origin: Origin = "local"
     notes: list[str] = Field(default_factory=list)  # what of another tool's file has no counterpart, and why
+    needless: list[str] = Field(default_factory=list)  # what of it is not needed here, and why
+    asked: list[Asked] = Field(default_factory=list)  # what of it depends on the machine
     is_written: bool = True  # by somebody, as a file; False for a benchmark that was named alone
 
     @classmethod
@@ -269,8 +286,8 @@ def _expand_entry(
         required, nodes = 1 if is_launcher else benchmark.ranks(parameters), benchmark.nodes(parameters)
         if not here.offers(keys.only_on) or (keys.only_on == "layout" and not here.fits(required, nodes)):
             continue
-        targets = here.resolve(keys.target)
         each = split_target(keys.target)[1] == EACH
+        targets = here.resolve(keys.target)[: keys.most_devices if each else None]
         at_once = benchmark.within_device(parameters) if keys.at_once is None else keys.at_once
         cases = []
         for target in targets:
@@ -342,7 +359,8 @@ def _ranks(keys: CaseKeys, target: str, here: Here, benchmark: type[AnyBenchmark
         # What one process measures alone is measured by the first.
         ranks = here.world if benchmark.distributed else 1
     else:
-        ranks = keys.ranks or (max(1, here.devices.get(kind, 0)) if index == ALL else 1)
+        devices = max(1, here.devices.get(kind, 0))
+        ranks = keys.ranks or (min(devices, keys.most_devices or devices) if index == ALL else 1)
     if ranks > 1 and index not in ("", ALL, "0"):
         device = TARGET_KINDS.get(kind)
         choose = f" and choose {device.noun}s with {device.visible_variable}" if device.visible_variable else ""

@@ -8,15 +8,15 @@ this file says which benchmarks of ours measure what SuperBench's do, the second
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import InputError, located, unknown
+from paceline.core.errors import InputError, located, nearest, unknown
 from paceline.core.quantity import parse_size
 from paceline.core.suite import Suite
+from paceline.runner.superbench_modes import LOCAL, MODE_KEYS, MODES, LeftOut, read_count, read_mode
 
 MODELS_BENCHMARK = "model-benchmarks"
 _STEADY = "a measurement warms up until it is steady, and ends when it is precise enough"
@@ -31,8 +31,9 @@ _OWN_SHAPE = "the model has its own shape: 'paceline show MODEL' names it, and g
 class Unmapped:
     """Something that is not measured, or not in that way."""
 
-    what: str  # which follows the name of the benchmark: `, parameters, num_warmup`; empty for the benchmark itself
+    what: str  # which follows the name of the benchmark: `, parameters, graph_iters`; empty for the benchmark itself
     why: str
+    is_needless: bool = False  # it changes nothing of what is measured here
 
 
 _ALL_NODES = {"type": "all-nodes"}
@@ -52,9 +53,11 @@ class _Taking:
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.left = dict(parameters)
+        self.known: set[str] = set()  # what was asked for
 
     def one(self, key: str, default: Any = None) -> Any:
         """A parameter; the default where it is not given."""
+        self.known.add(key)
         value = self.left.pop(key, None)
         return default if value is None else value
 
@@ -72,7 +75,8 @@ class _Taking:
 def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[str, Any] = _ALL_NODES) -> Made:
     """The entries of a suite that measure what this benchmark does, and what of it they do not."""
     if name in _MISSING or name not in _MAPPED:
-        yield Unmapped("", _MISSING.get(name, "no benchmark of this name is known"))
+        unknown_name = f"no benchmark of this name is known{_guess(name, [*_MAPPED, *_MISSING])}"
+        yield Unmapped("", _MISSING.get(name, unknown_name))
         return
     kind = str(pattern.get("type", "all-nodes"))
     if kind in ("pair-wise", "k-batch", "topo-aware"):
@@ -90,8 +94,26 @@ def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[st
     take = _Taking(parameters)
     yield from _MAPPED[name](take)
     for key, value in take.left.items():
-        if value not in _NO_NEWS.get(key, ()):
-            yield Unmapped(f", parameters, {key}", _NEEDLESS.get(key, "it has no counterpart"))
+        if value in _NO_NEWS.get(key, ()):
+            continue
+        if key in _NEEDLESS:
+            yield Unmapped(f", parameters, {key}", _NEEDLESS[key], is_needless=True)
+        else:
+            without = f"it has no counterpart{_guess(key, [*take.known, *_NEEDLESS, *_WITHOUT], SLIP)}"
+            yield Unmapped(f", parameters, {key}", _WITHOUT.get(key, without))
+
+
+SLIP = 0.85  # how alike a parameter and a known one are; many that SuperBench has are known to nobody here
+
+
+def _guess(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """`: did you mean ...?`, where a known name is like this one."""
+    guess = nearest(name, known, cutoff=cutoff)
+    return f": did you mean '{guess}'?" if guess else ""
+
+
+def _no_such_key(key: object, known: Iterable[str]) -> str:
+    return f"there is no such key{_guess(str(key), known)}"
 
 
 # Parameters of any benchmark that our way of measuring makes needless.
@@ -101,6 +123,9 @@ _NEEDLESS = {
     **dict.fromkeys(("check_data", "check", "correctness", "eps"), _CHECKED),
     **dict.fromkeys(("bin_dir", "tolerant_fail", "log_raw_data", "log_flushing", "log_n_steps", "cpu_arch"), _PROGRAM),
     **dict.fromkeys(("sample_count", "pin_memory", "num_workers"), _ON_DEVICE),
+}
+# Parameters of any benchmark whose values change what SuperBench measures, but not what is measured here.
+_WITHOUT = {
     **dict.fromkeys(
         ("seq_len", "seq_length", "hidden_size", "input_size", "num_hidden_layers", "num_attention_heads"), _OWN_SHAPE
     ),
@@ -218,14 +243,18 @@ _ELEMENTS = {"float": "fp32", "half": "fp16", "bfloat16": "bf16"}
 
 
 def _collective(take: _Taking) -> Made:
-    take.one("ngpus")  # all that there are take part, however many processes SuperBench would start for them
+    devices = read_count("ngpus", take.one("ngpus"))
     least, most = (parse_size(_binary(take.one(key, value))) for key, value in (("minbytes", "8"), ("maxbytes", "8G")))
-    factor = max(2, int(take.one("stepfactor", 2)))
+    given = int(take.one("stepfactor", 2))
+    factor = max(2, given)
+    if factor != given:
+        yield Unmapped(f", parameters, stepfactor, {given}", "sizes grow by a factor of at least 2, and so by 2")
     sizes = list(itertools.takewhile(lambda size: size <= most, (least * factor**power for power in range(64))))
     kind, in_place = str(take.one("data_type", "float")), take.one("in_place")
     if kind not in _ELEMENTS:
         yield Unmapped(f", data_type, {kind}", _NO_FORMAT)
     more = {"in_place": in_place} if in_place is not None else {}
+    more |= {"most_devices": devices} if devices is not None else {}
     for one in take.several("operation", ["allreduce"]):
         if one in _OPERATIONS and kind in _ELEMENTS:
             fixed = {"operation": _OPERATIONS[one], "precision": _ELEMENTS[kind], "sizes": sizes, "target": "auto:*"}
@@ -403,43 +432,39 @@ _MISSING = {
 
 _OUTER = {"enable", "monitor", "env", "var", "benchmarks"}
 _BENCHMARK = {"enable", "timeout", "modes", "frameworks", "models", "parameters"}
-_MODE = {"name", "proc_num", "node_num", "prefix", "env", "mca", "parallel", "pattern"}
-_MODES = ("local", "torch.distributed", "mpi")
-_VISIBLE = re.compile(r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES=\S+")
-_OF_RANK = re.compile(r"(PROC_RANK|NUMA_NODES)=\S+")
-_ADAPTERS = re.compile(r"IB_DEVICES=(\S+)")
-_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(\S*)")
 _MONITOR = "clocks, temperature, power, throttling and errors are in every record as series ('conditions', 'watched')"
 
 
 def is_config(document: object) -> bool:
-    """Whether a document is a config of SuperBench's."""
-    return isinstance(document, Mapping) and isinstance(document.get("superbench"), Mapping)
+    """Whether a document is meant as a config of SuperBench's, which no suite of ours has at its top."""
+    return isinstance(document, Mapping) and "superbench" in document
 
 
 def read_config(document: Mapping[str, Any], name: str) -> Suite:
     """The config as a suite; its notes say what of it has no counterpart."""
     with located(name):
-        inner = document["superbench"]
-        notes = [f"superbench.{key}: there is no such key" for key in inner if key not in _OUTER]
+        inner = _mapping(document["superbench"], "superbench")
+        left = LeftOut()
+        left.notes += [f"superbench.{key}: {_no_such_key(key, _OUTER)}" for key in inner if key not in _OUTER]
         if isinstance(monitor := inner.get("monitor"), Mapping) and monitor.get("enable"):
-            notes.append(f"superbench.monitor: {_MONITOR}")
+            left.needless.append(f"superbench.monitor: {_MONITOR}")
         benchmarks = _mapping(inner.get("benchmarks"), "superbench.benchmarks")
         shared = _mapping(inner.get("env") or {}, "superbench.env")
         cases: list[dict[str, Any]] = []
-        for title in _enabled(inner.get("enable"), benchmarks, notes):
+        for title in _enabled(inner.get("enable"), benchmarks, left):
             entry = _mapping(benchmarks[title], title)
-            notes += [f"{title}.{key}: there is no such key" for key in entry if key not in _BENCHMARK]
+            left.notes += [f"{title}.{key}: {_no_such_key(key, _BENCHMARK)}" for key in entry if key not in _BENCHMARK]
             with located(title):
-                for mode in _listed(entry, "modes") or [{"name": "local"}]:
+                for mode in _listed(entry, "modes") or [{"name": LOCAL}]:
                     try:
-                        cases += _cases(title, entry, _mapping(mode, "modes"), shared, notes)
+                        cases += _cases(title, entry, _mapping(mode, "modes"), shared, left)
                     except (TypeError, ValueError) as error:  # int() and its like, of what is no number
                         raise InputError("invalid-value", f"a value cannot be used: {error}") from None
         if not cases:
-            why = notes or ["no benchmark of it says 'enable: true'"]
+            why = [*left.notes, *left.needless] or ["no benchmark of it says 'enable: true'"]
             raise InputError("no-cases", "nothing of it can be measured:\n" + "\n".join(why))
-        return Suite(name=name.rpartition("/")[2].partition(".")[0], cases=cases, notes=notes)
+        title = name.rpartition("/")[2].partition(".")[0]
+        return Suite(name=title, cases=cases, notes=left.notes, needless=left.needless, asked=left.asked)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
@@ -455,7 +480,7 @@ def _listed(entry: Mapping[str, Any], key: str) -> list[Any]:
     return value
 
 
-def _enabled(chosen: object, benchmarks: Mapping[str, Any], notes: list[str]) -> list[str]:
+def _enabled(chosen: object, benchmarks: Mapping[str, Any], left: LeftOut) -> list[str]:
     """Which benchmarks run: those that are named, otherwise those that say so."""
     if chosen:
         names = [str(name) for name in (chosen if isinstance(chosen, list) else [chosen])]
@@ -464,29 +489,30 @@ def _enabled(chosen: object, benchmarks: Mapping[str, Any], notes: list[str]) ->
                 raise unknown("benchmark", name, benchmarks, key="superbench.enable")
         return names
     silent = [title for title, entry in benchmarks.items() if not isinstance(entry, Mapping) or "enable" not in entry]
-    notes += [f"{title}: it does not say 'enable: true', so SuperBench leaves it out" for title in silent]
+    left.notes += [f"{title}: it does not say 'enable: true', so SuperBench leaves it out" for title in silent]
     return [title for title, entry in benchmarks.items() if isinstance(entry, Mapping) and entry.get("enable")]
 
 
 def _cases(
-    title: str, entry: Mapping[str, Any], mode: Mapping[str, Any], shared: Mapping[str, Any], notes: list[str]
+    title: str, entry: Mapping[str, Any], mode: Mapping[str, Any], shared: Mapping[str, Any], left: LeftOut
 ) -> Iterator[dict[str, Any]]:
     """The entries of one benchmark in one mode."""
-    kind = str(mode.get("name") or "local")
-    if kind not in _MODES:
-        raise unknown("mode", kind, _MODES, key="modes")
-    notes += [f"{title}, mode {kind}, {key}: there is no such key" for key in mode if key not in _MODE]
+    kind = str(mode.get("name") or LOCAL)
+    if kind not in MODES:
+        raise unknown("mode", kind, MODES, key="modes")
+    unknown_keys = [key for key in mode if key not in MODE_KEYS]
+    left.notes += [f"{title}, mode {kind}, {key}: {_no_such_key(key, MODE_KEYS)}" for key in unknown_keys]
     name = title.partition(":")[0]
     is_of_models = name == MODELS_BENCHMARK or name.endswith("_models")
     frameworks = _listed(entry, "frameworks") or ["none"]
     for framework in frameworks:
         if framework not in ("none", "pytorch"):
-            notes.append(f"{title}, frameworks, {framework}: models and products are measured by PyTorch alone")
+            left.notes.append(f"{title}, frameworks, {framework}: models and products are measured by PyTorch alone")
     if not {"none", "pytorch"} & set(frameworks):
         return
-    keys = _keys_of_mode(title, kind, mode, notes)
-    adapters = keys.pop("adapters", None)
-    keys["env"] = {str(key): str(value) for key, value in ({**shared, **keys.pop("env")}).items() if value is not None}
+    started = read_mode(title, kind, mode, _mapping(mode.get("env") or {}, "env"), left)
+    variables = {str(key): str(value) for key, value in {**shared, **started.env}.items() if value is not None}
+    keys: dict[str, Any] = {"env": variables} if variables else {}
     if timeout := entry.get("timeout"):
         keys["timeout"] = max(60, timeout) if isinstance(timeout, int | float) else timeout
     prefix = "pytorch-" if "pytorch" in frameworks and not is_of_models else ""
@@ -494,47 +520,13 @@ def _cases(
     parameters = dict(_mapping(entry.get("parameters") or {}, "parameters"))
     if run_count := parameters.pop("run_count", None):
         keys["repeat"] = run_count
-    if adapters is not None:
-        parameters["adapters"] = adapters
+    if started.adapters is not None:
+        parameters["adapters"] = started.adapters
     if is_of_models:
         name, parameters["models"] = MODELS_BENCHMARK, _listed(entry, "models")
     pattern = _mapping(mode.get("pattern") or {}, "pattern")
     for made in counterpart(name, parameters, pattern=pattern):
         if isinstance(made, Unmapped):
-            notes.append(f"{title}{made.what}: {made.why}")
+            (left.needless if made.is_needless else left.notes).append(f"{title}{made.what}: {made.why}")
         else:
-            yield _placed(made, keys, kind)
-
-
-def _placed(made: Mapping[str, Any], keys: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """An entry with what its mode says, as far as the benchmark leaves it open where it runs."""
-    each = {"target": "auto:each", "at_once": keys["at_once"]} if keys["is_each"] else {"target": "auto"}
-    where = {"target": "auto:*"} if kind != "local" else each
-    outer = {key: value for key, value in keys.items() if key not in ("is_each", "at_once") and value != {}}
-    entry = {**where, **outer, **made}
-    if entry["target"] != "auto:each":
-        entry.pop("at_once", None)
-    return entry
-
-
-def _keys_of_mode(title: str, kind: str, mode: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    env = dict(_mapping(mode.get("env") or {}, "env"))
-    keys: dict[str, Any] = {"is_each": False, "at_once": bool(mode.get("parallel", True)), "env": env}
-    if mode.get("mca"):
-        notes.append(f"{title}, mca: ranks are started without MPI, by Paceline itself")
-    words = str(mode.get("prefix") or "").split()
-    binding = next((place for place, word in enumerate(words) if word == "numactl"), None)
-    if binding is not None:
-        notes.append(f"{title}, prefix, {' '.join(words[binding:])}: processes are not bound to NUMA nodes")
-        words = words[:binding]
-    for word in words:
-        if _VISIBLE.fullmatch(word):
-            keys["is_each"] = True
-        elif match := _ADAPTERS.fullmatch(word):
-            keys["adapters"] = match[1].split(",")[: int(mode.get("proc_num") or 1)]
-        elif not _OF_RANK.fullmatch(word):
-            if (match := _VARIABLE.fullmatch(word)) and "{" not in word:
-                env[match[1]] = match[2]
-            else:
-                notes.append(f"{title}, prefix, {word}: no command is put in front of a process")
-    return keys
+            yield started.place(made, keys, left)

@@ -204,6 +204,14 @@ def test_all_devices_of_any_kind_are_one_case() -> None:
     assert (case.target, case.ranks) == ("cuda:*", 4)
 
 
+@pytest.mark.parametrize(("most", "gpus", "taken"), [(2, 4, 2), (4, 4, 4), (8, 4, 4), (1, 4, 1), (2, 0, 1)])
+def test_a_suite_may_take_the_first_devices_alone(most: int, gpus: int, taken: int) -> None:
+    (case,) = cases({"benchmark": "train", "model": "m", "target": "auto:*", "most_devices": most}, gpus=gpus)
+    assert case.ranks == taken
+    found = cases({"benchmark": "gemm", "target": "auto:each", "most_devices": most}, gpus=gpus)
+    assert [case.target for case in found] == ([f"cuda:{number}" for number in range(taken)] if gpus else ["cpu"])
+
+
 @pytest.mark.parametrize(
     ("size", "more", "gpus", "at_once"),
     [

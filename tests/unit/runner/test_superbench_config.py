@@ -54,19 +54,15 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
 @pytest.mark.parametrize(
     "note",
     [
-        "superbench.monitor: clocks",
         "gemm-flops, precision, int4_tc: no product is measured in this number format",
         "cublaslt-gemm, in_types, fp8e5m2: no product",
         "hipblaslt-gemm, shapes, 4096:8192:*2,4096,4096: write out a range",
-        "hipblaslt-gemm, parameters, num_warmup: a measurement warms up until it is steady",
         "nccl-lat:default, parameters, graph_iters: collectives are launched one by one",
         "rccl-bw:allreduce:correctness, mca: ranks are started without MPI",
-        "rccl-bw:allreduce:correctness, parameters, check: results are always checked",
         "nccl-bw:pairs, pattern, pair-wise: pairs are measured by 'pairs'",
         "nccl-bw:batches, pattern, k-batch: pairs are measured by 'pairs'",
         "mem-bw, prefix, numactl -N $(({proc_rank}/2)): processes are not bound",
         "disk-benchmark, seq_write: it overwrites the device",
-        "cpu-stream, parameters, cpu_arch: no program",
         "cpu-stream, parameters, cores: as many threads, not bound to these cores",
         "model-benchmarks:gpt, models, gpt3-175b: it is not a model of the zoo",
         "model-benchmarks:gpt, parameters, seq_len: the model has its own shape",
@@ -79,6 +75,41 @@ def test_every_benchmark_that_runs_is_measured_or_named_with_a_reason(suite: Sui
 )
 def test_what_has_no_counterpart_is_named_with_why(suite: Suite, note: str) -> None:
     assert any(one.startswith(note) for one in suite.notes), "\n".join(suite.notes)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "superbench.monitor: clocks",
+        "hipblaslt-gemm, parameters, num_warmup: a measurement warms up until it is steady",
+        "rccl-bw:allreduce:correctness, parameters, check: results are always checked",
+        "cpu-stream, parameters, cpu_arch: no program",
+        "model-benchmarks:gpt, parameters, num_workers: the data is made on the device",
+    ],
+)
+def test_what_changes_nothing_of_what_is_measured_is_needless(suite: Suite, note: str) -> None:
+    assert any(one.startswith(note) for one in suite.needless), "\n".join(suite.needless)
+    assert not any(one.startswith(note) for one in suite.notes)
+
+
+def test_what_is_not_known_is_named_with_the_nearest_that_is() -> None:
+    mode = {"name": "local", "proc_nun": 1}
+    entry = {"modes": [mode], "parameter": {}, "parameters": {"m": 16, "num_step": 5, "precison": ["fp32"], "x": 1}}
+    read = config(**{"gemm-flops": entry, "kernel-lanch": {}, "quite-another": {}})
+    assert {note for note in read.notes if "precison" in note or "lanch" in note} == {
+        "gemm-flops, parameters, precison: it has no counterpart: did you mean 'precision'?",
+        "kernel-lanch: no benchmark of this name is known: did you mean 'kernel-launch'?",
+    }
+    assert "gemm-flops, mode local, proc_nun: there is no such key: did you mean 'proc_num'?" in read.notes
+    assert "gemm-flops.parameter: there is no such key: did you mean 'parameters'?" in read.notes
+    assert "gemm-flops, parameters, num_step: it has no counterpart: did you mean 'num_steps'?" in read.notes
+    assert "gemm-flops, parameters, x: it has no counterpart" in read.notes
+
+
+def test_parameters_of_superbench_without_a_counterpart_are_taken_for_no_slips(suite: Suite) -> None:
+    given = [note for note in (*suite.notes, *suite.needless) if ", parameters, " in note]
+    assert given
+    assert not any("did you mean" in note for note in given), "\n".join(given)
 
 
 def test_parameters_that_ask_for_nothing_are_no_news(suite: Suite) -> None:
@@ -190,6 +221,14 @@ def test_a_config_in_which_nothing_is_enabled_says_so() -> None:
         read_config({"superbench": {"benchmarks": {"matmul": None}}}, "mine.yaml")
 
 
+@pytest.mark.parametrize("inner", ["3", "", "[benchmarks]"])
+def test_a_config_that_holds_no_mapping_is_refused_as_one(tmp_path: Path, inner: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"version: v0.12\nsuperbench: {inner}\n")
+    with refused("not-a-mapping", key="superbench", says="'superbench' must be a mapping"):
+        load_suite(str(path))
+
+
 def test_a_suite_of_ours_is_none() -> None:
     assert not is_config({"name": "mine", "cases": []})
     assert not is_config(["superbench"])
@@ -211,17 +250,18 @@ def test_patterns_over_hosts_become_those_of_pairs() -> None:
     read = config(**{f"nccl-bw:{name}": {"modes": mode, "parameters": {}} for name, mode in modes.items()})
     keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
     assert keys == [
-        {"target": "auto:*", "benchmark": "pairs", "pattern": "k-batch", "batch": 4},
+        {"target": "auto:*", "benchmark": "pairs", "pattern": "k-batch", "batch": 4, "most_devices": 1},
         {
             "target": "auto:*",
             "benchmark": "pairs",
+            "most_devices": 1,
             "pattern": "topo-aware",
             "topology": "/fabric/topo.txt",
             "ibstat": "/fabric/ibstat.txt",
             "min_distance": 2,
             "max_distance": 4,
         },
-        {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise"},
+        {"target": "auto:*", "benchmark": "pairs", "pattern": "pair-wise", "most_devices": 1},
     ]
     assert any("pattern, mystery: the pattern pair-wise does not use it" in note for note in read.notes)
 
@@ -232,15 +272,16 @@ def test_traffic_between_adapters_becomes_pairs_by_rdma() -> None:
     many = {"modes": [mode], "parameters": {"pattern": "one-to-many"}}
     read = config(**{"ib-traffic": {"modes": [mode]}, "ib-traffic:batches": batches, "ib-traffic:many": many})
     keys = [{key: one[key] for key in one if key not in ("env", "superbench")} for one in read.cases]
+    by_rdma = {"target": "auto:*", "benchmark": "pairs", "by": "rdma", "most_devices": 1}
     assert keys == [
-        {"target": "auto:*", "benchmark": "pairs", "by": "rdma"},
-        {"target": "auto:*", "benchmark": "pairs", "by": "rdma", "pattern": "k-batch", "batch": 4},
+        by_rdma,
+        {**by_rdma, "pattern": "k-batch", "batch": 4},
     ]
     assert any(note.startswith("ib-traffic:many, pattern, one-to-many: hosts meet in pairs") for note in read.notes)
 
 
 def test_engines_of_tensorrt_are_inference_by_it() -> None:
-    mode = {"name": "local", "proc_num": 1, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
+    mode = {"name": "local", "proc_num": 2, "prefix": "CUDA_VISIBLE_DEVICES={proc_rank}"}
     given = {"pytorch_models": ["resnet50", "a-net"], "batch_size": 8, "precision": "float16"}
     read = config(**{"tensorrt-inference": {"modes": [mode], "parameters": given}})
     first, second = expand(read, BENCHMARKS.get, Here(devices={"cuda": 2}))
