@@ -100,7 +100,8 @@ class NodeCheck:
     at: datetime
     until: datetime
     seconds: Mapping[str, float]  # of each benchmark that it ran
-    found: frozenset[str]  # benchmarks that accused the node
+    judged: frozenset[str]  # those of them that would have accused a defective node: what else ran says nothing
+    found: frozenset[str]  # those of these that accused the node
     unsupported: frozenset[str]
     warnings: int  # kinds of warnings, and whether it was interrupted
     tags: tuple[str, ...] = ()
@@ -124,8 +125,10 @@ def rounds_of(runs: Iterable[Run], suite: str) -> list[list[Run]]:
 def judge_round(runs: Sequence[RunRecords], defects: DefectRules) -> list[NodeCheck]:
     """Each node of a round, by the rules of `paceline diagnose`; what failed counts in any case."""
     found: dict[str, set[str]] = {run.run.environment.host_name: set() for run in runs}
-    for node, findings in defects.accusations({run.run.environment.host_name: run for run in runs}).items():
-        for finding in findings:
+    judged: dict[str, set[str]] = {node: set() for node in found}
+    for node, judgement in defects.judge({run.run.environment.host_name: run for run in runs}).items():
+        judged[node] |= {MetricColumn(name).benchmark for name in judgement.compared}
+        for finding in judgement.findings:
             found[node] |= {MetricColumn(name).benchmark for name in finding.metrics or (finding.metric,)}
     checks = []
     for run in runs:
@@ -139,10 +142,13 @@ def judge_round(runs: Sequence[RunRecords], defects: DefectRules) -> list[NodeCh
             kinds |= {warning.kind for warning in record.warnings}
             if not record.is_success and record.is_final:
                 found[node].add(name)
+            if record.outcome is Outcome.OK and not record.measurements:
+                judged[node].add(name)  # it says by its outcome all that it has to say
         begun, warnings = run.run.started_at, len(kinds) + (run.run.status == "interrupted")
         until = max(run.run.ended_at or begun, begun + timedelta(seconds=sum(seconds.values())))
         accused, unable = frozenset(found[node] & seconds.keys()), frozenset(unsupported - seconds.keys())
-        checks.append(NodeCheck(node, begun, until, seconds, accused, unable, warnings, tuple(run.run.tags)))
+        is_known = frozenset(judged[node] & seconds.keys()) | accused
+        checks.append(NodeCheck(node, begun, until, seconds, is_known, accused, unable, warnings, tuple(run.run.tags)))
     return checks
 
 
@@ -178,7 +184,8 @@ def history_of(
         first_seen[node] = min(first_seen[node], day(check.at))
         possible[node] &= ~mask(check.unsupported & column.keys())
         possible[node] |= mask(candidates.keys() & check.seconds.keys())
-        rows.append((node, day(check.at), mask(check.seconds), mask(check.found), False))
+        if check.judged:  # of others nobody knows whether the node was healthy then
+            rows.append((node, day(check.at), mask(check.judged), mask(check.found), False))
         events += [(node, day(check.until) + 1e-6)] * check.warnings
     nothing = mask(())
     rows += [(place[node], day(at), nothing, nothing, True) for node, at in lost if node in place]

@@ -72,8 +72,9 @@ def command(
         judging = [("--rules", rules), ("--baseline", baseline), ("--store", shown)]
         _write_suites(plan, suite, answer.output or "selection.yaml", judging)
     else:
-        data = {"json": lambda: report.to_json(plan, suite.name)}
-        answer.give(report.document(plan, suite.name), "paceline-selection", data)
+        around = report.Circumstances(sum(not check.judged for check in checks), baseline is not None)
+        data = {"json": lambda: report.to_json(plan, suite.name, around)}
+        answer.give(report.document(plan, suite.name, around), "paceline-selection", data)
 
 
 def _candidates(suite: Suite, checks: Sequence[NodeCheck]) -> dict[str, float]:

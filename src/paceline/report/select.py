@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from paceline.analysis.diagnose.early import FEWEST
 from paceline.analysis.select import GUARANTEE, PRIOR_DAYS, SelectionPlan
 from paceline.analysis.simulation import SELECTOR, Estimate, FleetStudy
 from paceline.analysis.summary import shortened
@@ -30,7 +32,15 @@ def answer(plan: SelectionPlan) -> str:
     )
 
 
-def document(plan: SelectionPlan, suite: str) -> Document:
+@dataclass(frozen=True)
+class Circumstances:
+    """What is known of a plan besides itself."""
+
+    unjudged: int = 0  # checks that say nothing of health
+    has_baseline: bool = False  # nodes are judged by each other where it has not
+
+
+def document(plan: SelectionPlan, suite: str, around: Circumstances) -> Document:
     """The plan by node, what it does not test, and what it rests on."""
     headers = ("Node", "Defective", "Benchmarks", "Time", "Why")
     lines = [
@@ -47,7 +57,7 @@ def document(plan: SelectionPlan, suite: str) -> Document:
     sections = (
         Section("The plan", (*items, Lines((order,), Tone.NOTE))),
         Section("What is not tested", (Lines(tuple(untested(plan))),), Tone.WARNING),
-        Section("What it rests on", (Lines(tuple(basis(plan))),), Tone.BASIS),
+        Section("What it rests on", (Lines(tuple(basis(plan, around))),), Tone.BASIS),
     )
     return Document("Selection", (Block(answer(plan), f"benchmarks of {one_line(suite)}", sections),))
 
@@ -68,7 +78,7 @@ def untested(plan: SelectionPlan) -> list[str]:
     return lines
 
 
-def basis(plan: SelectionPlan) -> list[str]:
+def basis(plan: SelectionPlan, around: Circumstances) -> list[str]:
     """What was learned from, and how good the choice is for it."""
     model, checks = plan.model, len(plan.model.history.checks.day)
     lines = [f"Learned from {model.defects} defects in {checks} checks of {len(plan.chosen)} nodes."]
@@ -77,6 +87,11 @@ def basis(plan: SelectionPlan) -> list[str]:
             f"No defect is in the store: the probabilities are a prior's, one defect of a node in {PRIOR_DAYS:g} days, "
             "and every benchmark counts as equally likely to show one."
         ]
+    if around.unjudged:
+        why = "the baseline has no figure of what they measured"
+        if not around.has_baseline:
+            why = f"fewer than {FEWEST} nodes measured the same within a day, and there is no --baseline"
+        lines.append(f"{around.unjudged} more checks do not show that a node is healthy: {why}.")
     reached = plan.worth / plan.bound if plan.bound else 1.0
     lines.append(
         "A defect counts for less where a check a little later would find more for the same minutes. Counted so, this "
@@ -86,7 +101,7 @@ def basis(plan: SelectionPlan) -> list[str]:
     return lines
 
 
-def to_json(plan: SelectionPlan, suite: str) -> str:
+def to_json(plan: SelectionPlan, suite: str, around: Circumstances) -> str:
     """For programs."""
     whole = {
         "kind": "selection",
@@ -96,6 +111,8 @@ def to_json(plan: SelectionPlan, suite: str) -> str:
         "minutes": float(plan.minutes.sum()),
         "whole_minutes": plan.whole_minutes,
         "defects_learned_from": plan.model.defects,
+        "checks_learned_from": len(plan.model.history.checks.day),
+        "checks_without_a_verdict": around.unjudged,
         "expected_defective": plan.expected,
         "expected_found": plan.found,
         "expected_found_by_all": plan.whole,

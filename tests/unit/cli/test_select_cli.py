@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +22,7 @@ from paceline.core.metric import Better, Metric
 from paceline.core.record import Measurement, Record
 from paceline.report.select import study_answer
 from paceline.store import open_store
+from paceline.store.store import Store
 from support.records import case, record, run_of
 
 RATE = Metric(name="rate", unit="B/s", better=Better.HIGHER)
@@ -61,14 +63,19 @@ def store(tmp_path: Path) -> str:
                 records = node_records("copy" if node == 3 and week in (1, 3) else "")
                 at = begun + timedelta(days=7 * week, minutes=node)
                 tags = ["left" if node < 4 else "right"]
-                made = run_of(records, name="mine", environment={"host": f"gpu-{node}"}, started_at=at, tags=tags)
-                made.run.id, made.run.ended_at = f"run-{week}-{node}", at + timedelta(minutes=13)
-                opened.begin(made.run)
-                for one in records:
-                    one.run_id = made.run.id
-                    opened.add(one)
-                opened.finish(made.run.id)
+                add_run(opened, f"run-{week}-{node}", f"gpu-{node}", at, records, tags=tags)
     return location
+
+
+def add_run(store: Store, run_id: str, host: str, at: datetime, records: list[Record], **more: Any) -> None:
+    values = {"name": "mine", "environment": {"host": host}} | more
+    made = run_of(records, started_at=at, **values)
+    made.run.id, made.run.ended_at = run_id, at + timedelta(minutes=13)
+    store.begin(made.run)
+    for one in records:
+        one.run_id = run_id
+        store.add(one)
+    store.finish(run_id)
 
 
 def test_the_node_with_defects_comes_first_with_what_showed_them(store: str, suite: str) -> None:
@@ -80,6 +87,20 @@ def test_the_node_with_defects_comes_first_with_what_showed_them(store: str, sui
     assert plan["minutes"] <= plan["budget_minutes"] == pytest.approx(12.0)
     assert plan["whole_minutes"] == pytest.approx(6 * 13.0)
     assert 0 < plan["share"] < 1 and plan["worth"] <= plan["bound"]
+
+
+def test_runs_that_nobody_could_judge_leave_the_order_as_it_is(store: str, suite: str) -> None:
+    words = ("select", "--budget", "2m", "--suite", suite, "--store", store)
+    before = json.loads(run(*words, "--json").output)
+    with open_store(store) as opened:
+        for day in range(4, 0, -1):
+            at = datetime.now(UTC) - timedelta(days=day)
+            add_run(opened, f"alone-{day}", "gpu-3", at, node_records("copy"), name="mine select 1")
+    after = json.loads(run(*words, "--json").output)
+    assert after["nodes"][0]["node"] == before["nodes"][0]["node"] == "gpu-3"
+    assert after["nodes"][0]["probability"] == pytest.approx(before["nodes"][0]["probability"], rel=0.01)
+    assert (after["checks_learned_from"], after["checks_without_a_verdict"]) == (30, 4)
+    assert "4 more checks do not show that a node is healthy: fewer than 3 nodes" in run(*words).output
 
 
 def test_the_answer_says_what_is_not_tested(store: str, suite: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from paceline.analysis.baseline import Baseline
 from paceline.analysis.diagnose.judge import NodeFinding, diagnose
@@ -18,16 +21,39 @@ SETTLED = 0.8  # the part of the nodes that must have measured something for it 
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What a check says of one node."""
+
+    findings: tuple[NodeFinding, ...]  # the worst first
+    compared: frozenset[str]  # its metrics that could have been found to be bad
+
+
+@dataclass(frozen=True)
 class DefectRules:
     """What counts as a defect: rules, and the figures of good nodes where there are some."""
 
     rules: RuleSet
     baseline: Baseline | None = None
 
-    def accusations(self, runs: Mapping[str, RunRecords]) -> dict[str, tuple[NodeFinding, ...]]:
-        """What is found against each node, the worst first; nothing where nothing can be compared."""
+    def judge(self, runs: Mapping[str, RunRecords]) -> dict[str, Judgement]:
+        """What each node is accused of, and what of it was compared at all; without the nodes of which nothing was."""
         table = self._table(runs)
-        return self._judge(table) if table is not None else {}
+        if table is None:
+            return {}
+        if self.baseline is None:
+            table = table.of_columns(table.present.sum(axis=0) >= FEWEST)
+        found = self._judge(table)
+        # Rules look at what most nodes have measured, and compare what there is something to compare with.
+        is_compared = 2 * table.present.sum(axis=0) >= len(table.nodes)
+        if self.baseline is not None:
+            is_compared &= np.array(
+                [self.baseline.reference(column) is not None for column in table.columns], dtype=bool
+            )
+        names = [column.name for column in table.columns]
+        return {
+            node: Judgement(found.get(node, ()), frozenset(itertools.compress(names, here & is_compared)))
+            for node, here in zip(table.nodes, table.present, strict=True)
+        }
 
     def accused_so_far(self, runs: Mapping[str, RunRecords], nodes: int) -> dict[str, NodeFinding]:
         """The nodes that are accused by what is measured by now, each with the worst of it; `nodes` measure in all.
@@ -59,9 +85,7 @@ class DefectRules:
     def accused_in(self, table: NodeTable, nodes: int, part: float) -> dict[str, NodeFinding]:
         """The same of a table that has this part of all cases."""
         if self.baseline is None:
-            is_settled = table.present.sum(axis=0) >= SETTLED * nodes
-            columns = tuple(column for column, settled in zip(table.columns, is_settled, strict=True) if settled)
-            table = replace(table, columns=columns, values=table.values[:, is_settled])
+            table = table.of_columns(table.present.sum(axis=0) >= SETTLED * nodes)
         accused = {}
         for node, findings in self._judge(table, part).items():
             worst = next((one for one in findings if one.kind != "missing"), None)  # what is missing may come

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.analysis.baseline import make_baseline
 from paceline.analysis.diagnose.early import DefectRules
 from paceline.analysis.diagnose.rules import default_rules
-from paceline.analysis.select import history_of, judge_round, rounds_of
+from paceline.analysis.diagnose.table import assemble, results_of
+from paceline.analysis.select import history_of, judge_round, learn, rounds_of
 from paceline.core.metric import Better, Metric
 from paceline.core.record import Cause, CauseKind, Measurement, Outcome, Record, RecordWarning
 from paceline.core.run import RunRecords
@@ -61,6 +63,35 @@ def test_few_nodes_are_not_judged_by_each_other_but_failures_count() -> None:
     assert found == {"a": frozenset(), "b": {"copy"}}
 
 
+def test_only_what_could_have_accused_a_node_is_judged() -> None:
+    """Three nodes ran gemm, two of them copy, and one the disk, which failed there."""
+    others = ([measured(1, "copy")], [measured(1, "copy")], [measured(2, "disk", **FAILED)])
+    runs = [run(f"n{place}", 0.0, measured(0, "gemm"), *more) for place, more in enumerate(others)]
+    judged = {check.node: check.judged for check in judge_round(runs, DefectRules(default_rules()))}
+    assert judged == {"n0": {"gemm"}, "n1": {"gemm"}, "n2": {"gemm", "disk"}}
+
+
+def test_one_node_is_judged_by_a_baseline_where_that_has_a_figure() -> None:
+    baseline = make_baseline(assemble(results_of([run("good", 0.0, measured(0, "gemm"))])))
+    alone = run("a", 0.0, measured(0, "gemm"), measured(1, "copy"), record(case(2, "answers", "all")))
+    rules = default_rules()
+    (by_baseline,), (by_nobody,) = (judge_round([alone], DefectRules(rules, one)) for one in (baseline, None))
+    assert by_baseline.judged == {"gemm", "answers"}, "what measures nothing says by its outcome all that it says"
+    assert by_nobody.judged == {"answers"}
+
+
+def test_a_check_that_nobody_could_judge_is_no_proof_of_health() -> None:
+    """Each of six nodes is checked with the others, and then one of them four times alone, at half of its speed."""
+    together = [run(f"n{place}", 0.0, measured(0, "gemm")) for place in range(6)]
+    alone = [[run("n3", float(day), measured(0, "gemm", 5e11))] for day in (4, 5, 6, 7)]
+    checks = [check for one in (together, *alone) for check in judge_round(one, DefectRules(default_rules()))]
+    now = STARTED + timedelta(days=8)
+    history = history_of(checks, [], {"gemm": 9.0}, now)
+    assert history.checks.node.tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.ptp(learn(history).probability) < 1e-9
+    assert history.minutes == pytest.approx([21.4 / 60]), "what it takes is known all the same"
+
+
 def test_a_history_has_minutes_what_is_possible_and_events() -> None:
     warning = RecordWarning(kind="throttled", message="hot", remedy="cool it")
     cannot: dict[str, Any] = {
@@ -69,7 +100,8 @@ def test_a_history_has_minutes_what_is_possible_and_events() -> None:
     }
     first = run("a", 0.0, measured(0, "gemm", warnings=[warning]), measured(1, "rdma", **cannot))
     runs = [first, run("b", 1.0, measured(0, "gemm"), measured(1, "gemm"))]
-    checks = [check for one in runs for check in judge_round([one], DefectRules(default_rules()))]
+    baseline = make_baseline(assemble(results_of([runs[1]])))
+    checks = [check for one in runs for check in judge_round([one], DefectRules(default_rules(), baseline))]
     now = STARTED + timedelta(days=10)
     lost = [("b", STARTED + timedelta(days=4)), ("unknown", STARTED)]
     history = history_of(checks, lost, {"gemm": 9.0, "rdma": 2.0}, now)
