@@ -110,9 +110,10 @@ def read_checks(
     checks: list[NodeCheck] = []
     with open_reader(store) as opened:
         runs = opened.run_list(MOST_CHECKS)
-        for members in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
-            records = opened.glances([run.id for run in members], planned=True)
-            checks += judge_round([records[run.id] for run in members], defects)
+        for one in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
+            records = opened.glances([run.id for run in (*one.runs, *one.others)], planned=True)
+            members, others = ([records[run.id] for run in some] for some in (one.runs, one.others))
+            checks += judge_round(members, defects, others)
         hosts = {run.id: run.environment.host_name for run in runs}
         lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]
     if not checks:

@@ -103,6 +103,17 @@ def test_runs_that_nobody_could_judge_leave_the_order_as_it_is(store: str, suite
     assert "4 more checks do not show that a node is healthy: fewer than 3 nodes" in run(*words).output
 
 
+def test_a_selection_is_judged_by_what_else_ran_on_that_day(store: str, suite: str) -> None:
+    """Two nodes of two sets, on the last day on which all nodes ran the whole suite."""
+    with open_store(store) as opened:
+        begun = max(row.started_at for row in opened.runs(limit=None)) + timedelta(hours=6)
+        for node, slow in ((4, ""), (5, "copy")):
+            add_run(opened, f"set-{node}", f"gpu-{node}", begun, node_records(slow)[:2], name=f"mine select {node}")
+    plan = json.loads(run("select", "--budget", "2m", "--suite", suite, "--store", store, "--json").output)
+    assert (plan["defects_learned_from"], plan["checks_learned_from"]) == (3, 32)
+    assert plan["checks_without_a_verdict"] == 0
+
+
 def test_the_answer_says_what_is_not_tested(store: str, suite: str) -> None:
     output = run("select", "--budget", "1m", "--suite", suite, "--store", store).output
     assert "of 6 nodes" in output.splitlines()[0]
