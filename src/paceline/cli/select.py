@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -67,14 +68,35 @@ def command(
             raise unknown("node", pattern, in_group)
     chosen = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
     plan = choose(model.of_nodes(chosen), minutes * len(chosen))
+    around = report.Circumstances(sum(not check.judged for check in checks), baseline is not None)
     if answer.kind == "yaml":
         shown = locate(store).shown if store is not None else None  # a URL without its password
         judging = [("--rules", rules), ("--baseline", baseline), ("--store", shown)]
         _write_suites(plan, suite, answer.output or "selection.yaml", judging)
+        for line in _what_few_nodes_mean(plan, report.uncompared(plan, around)) if baseline is None else ():
+            click.echo(f"paceline: {line}", err=True)
     else:
-        around = report.Circumstances(sum(not check.judged for check in checks), baseline is not None)
         data = {"json": lambda: report.to_json(plan, suite.name, around)}
         answer.give(report.document(plan, suite.name, around), "paceline-selection", data)
+
+
+def _what_few_nodes_mean(plan: SelectionPlan, uncompared: Sequence[str]) -> Iterator[str]:
+    """What is not judged where nodes are compared with each other, and how to have it judged."""
+    from paceline.analysis.diagnose.early import FEWEST
+    from paceline.analysis.summary import shortened
+
+    sets = Counter(frozenset(order) for order in plan.orders if order)
+    alone = sum(nodes for nodes in sets.values() if nodes < FEWEST)
+    if alone:
+        yield (
+            f"{alone} of {sets.total()} hosts are in sets of fewer than {FEWEST}, whose checks end early only at a "
+            "case that fails; run all commands on one day: what ran on one day is judged together"
+        )
+    if uncompared:
+        yield (
+            f"{shortened(uncompared, 8)} on fewer than {FEWEST} hosts in all: there only a case that fails is a defect "
+            "and nothing is proof of health; --baseline (see 'paceline baseline') judges each host alone"
+        )
 
 
 def _candidates(suite: Suite, checks: Sequence[NodeCheck]) -> dict[str, float]:

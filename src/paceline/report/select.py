@@ -92,6 +92,12 @@ def basis(plan: SelectionPlan, around: Circumstances) -> list[str]:
         if not around.has_baseline:
             why = f"fewer than {FEWEST} nodes measured the same within a day, and there is no --baseline"
         lines.append(f"{around.unjudged} more checks do not show that a node is healthy: {why}.")
+    if benchmarks := uncompared(plan, around):
+        lines.append(
+            f"This plan runs {shortened(benchmarks, 8)} on fewer than {FEWEST} nodes, which are too few to compare: "
+            "only a case that fails is a defect there and nothing is proof of health, unless others measure the same "
+            "within a day. --baseline judges each node alone."
+        )
     reached = plan.worth / plan.bound if plan.bound else 1.0
     lines.append(
         "A defect counts for less where a check a little later would find more for the same minutes. Counted so, this "
@@ -99,6 +105,13 @@ def basis(plan: SelectionPlan, around: Circumstances) -> list[str]:
         f"never falls below {int(100 * GUARANTEE)} % of it."
     )
     return lines
+
+
+def uncompared(plan: SelectionPlan, around: Circumstances) -> list[str]:
+    """The benchmarks that the plan runs on too few nodes to judge these by each other."""
+    nodes = plan.chosen.sum(axis=0)
+    few = np.flatnonzero((nodes > 0) & (nodes < FEWEST) & (not around.has_baseline))
+    return [plan.model.history.benchmarks[place] for place in few]
 
 
 def to_json(plan: SelectionPlan, suite: str, around: Circumstances) -> str:
@@ -120,6 +133,7 @@ def to_json(plan: SelectionPlan, suite: str, around: Circumstances) -> str:
         "worth": plan.worth,
         "bound": plan.bound,
         "not_tested": untested(plan),
+        "not_compared": uncompared(plan, around),
         "nodes": _rows(plan),
     }
     return json.dumps(whole, indent=2) + "\n"

@@ -130,11 +130,26 @@ def test_nodes_are_chosen_by_pattern_and_by_tag(store: str, suite: str) -> None:
     assert right["share"] == pytest.approx(1.0)
 
 
+def test_sets_of_few_hosts_say_what_they_do_not_show(store: str, suite: str, tmp_path: Path) -> None:
+    words = ["select", "--budget", "10s", "--suite", suite, "--store", store]
+    result = run(*words, "-o", str(tmp_path / "plan.yaml"))
+    assert (tmp_path / "plan.hosts").read_text() == "gpu-3\n"
+    assert "1 of 1 hosts are in sets of fewer than 3, whose checks end early only at a case that fails" in result.stderr
+    assert "copy on fewer than 3 hosts in all: there only a case that fails is a defect" in result.stderr
+    assert json.loads(run(*words, "--json").output)["not_compared"] == ["copy"]
+    assert "This plan runs copy on fewer than 3 nodes" in " ".join(run(*words).output.split())
+    good = make_baseline(assemble(results_of([run_of(node_records(""))])))
+    (tmp_path / "baseline.json").write_text(good.model_dump_json())
+    judged = [*words, "--baseline", str(tmp_path / "baseline.json")]
+    assert not run(*judged, "-o", str(tmp_path / "plan.yaml")).stderr
+    assert not json.loads(run(*judged, "--json").output)["not_compared"]
+
+
 def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Path) -> None:
     target = tmp_path / "plan.yaml"
     result = run("select", "--budget", "2m", "--suite", suite, "--store", store, "-o", str(target))
     assert result.exit_code == 0, result.output
-    commands = [line.split() for line in result.output.splitlines()]
+    commands = [line.split() for line in result.stdout.splitlines()]
     hosts = [host for words in commands for host in Path(words[5]).read_text().split()]
     assert len(hosts) == len(set(hosts)) and "gpu-3" in hosts
     for number, words in enumerate(commands, start=1):
