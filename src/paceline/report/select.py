@@ -80,8 +80,9 @@ def untested(plan: SelectionPlan) -> list[str]:
 
 def basis(plan: SelectionPlan, around: Circumstances) -> list[str]:
     """What was learned from, and how good the choice is for it."""
-    model, checks = plan.model, len(plan.model.history.checks.day)
-    lines = [f"Learned from {model.defects} defects in {checks} checks of {len(plan.chosen)} nodes."]
+    model, checks = plan.model, plan.model.history.checks
+    nodes = len(set(checks.node.tolist()))  # the plan may be for some of them
+    lines = [f"Learned from {model.defects} defects in {len(checks.node)} checks of {nodes} nodes."]
     if not model.defects:
         lines = [
             f"No defect is in the store: the probabilities are a prior's, one defect of a node in {PRIOR_DAYS:g} days, "

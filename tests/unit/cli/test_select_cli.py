@@ -125,6 +125,8 @@ def test_nodes_are_chosen_by_pattern_and_by_tag(store: str, suite: str) -> None:
     words = ("select", "--budget", "20m", "--suite", suite, "--store", store, "--json")
     some = json.loads(run(*words, "gpu-[01]").output)
     assert {row["node"] for row in some["nodes"]} == {"gpu-0", "gpu-1"}
+    text = run(*words[:-1], "gpu-[01]").output
+    assert "on 2 of 2 nodes" in text and "in 30 checks of 6 nodes." in text, "it was learned from all of them"
     right = json.loads(run(*words, "--group", "right").output)
     assert {row["node"] for row in right["nodes"]} == {"gpu-4", "gpu-5"}
     assert right["share"] == pytest.approx(1.0)
