@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli._options import Answer, duration_of, format_options, save
-from paceline.core.errors import unknown
+from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from paceline.analysis.select import NodeCheck, SelectionPlan
@@ -57,6 +58,9 @@ def command(
     from paceline.store.location import locate
 
     minutes = duration_of("--budget", budget).total_seconds() / 60
+    if not minutes:
+        message = f"--budget {budget} leaves no time for any benchmark: give the time for each node, such as 10m"
+        raise InputError("no-budget", message, key="--budget", value=budget)
     suite = find_suite(suite_name)
     checks, lost = read_checks(suite.name, suite_name, rules, baseline, store)
     model = learn(history_of(checks, lost, _candidates(suite, checks), datetime.now(UTC)))
@@ -68,6 +72,7 @@ def command(
             raise unknown("node", pattern, in_group)
     chosen = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
     plan = choose(model.of_nodes(chosen), minutes * len(chosen))
+    _refuse_too_little(plan, budget)
     around = report.Circumstances(sum(not check.judged for check in checks), baseline is not None)
     if answer.kind == "yaml":
         shown = locate(store).shown if store is not None else None  # a URL without its password
@@ -78,6 +83,26 @@ def command(
     else:
         data = {"json": lambda: report.to_json(plan, suite.name, around)}
         answer.give(report.document(plan, suite.name, around), "paceline-selection", data)
+
+
+def _refuse_too_little(plan: SelectionPlan, budget: str) -> None:
+    """Refuse a budget that is too small for a single benchmark on a single node, and say which is not."""
+    from paceline.core.quantity import show_duration
+
+    history, nodes = plan.model.history, len(plan.orders)
+    costs = {
+        name: float(history.minutes[at]) for at, name in enumerate(history.benchmarks) if history.possible[:, at].any()
+    }
+    shortest = min(costs, key=costs.__getitem__, default=None)
+    if shortest is None or costs[shortest] <= plan.budget:
+        return
+    seconds = math.ceil(60 * costs[shortest] / nodes)
+    seconds += seconds / 60 * nodes < costs[shortest]  # what was rounded must suffice as it is read again
+    message = (
+        f"--budget {budget} for each of {nodes} nodes is too short for any benchmark: the shortest, {shortest}, takes "
+        f"{show_duration(60 * costs[shortest])} on one node. Give --budget {seconds}s or more"
+    )
+    raise InputError("budget-too-small", message, key="--budget", value=budget, suggestion=f"{seconds}s")
 
 
 def _what_few_nodes_mean(plan: SelectionPlan, uncompared: Sequence[str]) -> Iterator[str]:
@@ -143,4 +168,4 @@ def _write_suites(
         words += [word for flag, value in options if value is not None for word in (flag, value)]
         click.echo(f"paceline {shlex.join(map(str, words))}")
     if not hosts:
-        click.echo("No benchmark fits the budget, so that there is nothing to run.", err=True)
+        click.echo("Nothing is expected to find a defect, so that there is nothing to run.", err=True)

@@ -166,6 +166,8 @@ def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Pat
     ("words", "code"),
     [
         (("--budget", "soon"), "not-a-duration"),
+        (("--budget", "0"), "no-budget"),
+        (("--budget", "9s"), "budget-too-small"),
         (("--budget", "5m", "--group", "lift"), "unknown-tag"),
         (("--budget", "5m", "gpu-9"), "unknown-node"),
     ],
@@ -173,6 +175,16 @@ def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Pat
 def test_bad_input_is_refused(store: str, suite: str, words: tuple[str, ...], code: str) -> None:
     result = run("select", "--suite", suite, "--store", store, *words)
     assert isinstance(result.exception, InputError) and result.exception.code == code
+
+
+def test_the_smallest_budget_that_buys_a_benchmark_is_named(store: str, suite: str, tmp_path: Path) -> None:
+    """The copy takes a minute on one of the six nodes."""
+    words = ("select", "--suite", suite, "--store", store, "-o", str(tmp_path / "plan.yaml"))
+    error = run(*words, "--budget", "100ms").exception
+    assert isinstance(error, InputError) and error.exit_code == 2
+    assert str(error).endswith("the shortest, copy, takes 60 s on one node. Give --budget 10s or more")
+    assert run(*words, "--budget", "10s").exit_code == 0
+    assert len(list(tmp_path.glob("plan*.hosts"))) == 1
 
 
 def test_a_check_that_a_baseline_ended_early_counts_as_a_defect(tmp_path: Path) -> None:
