@@ -6,6 +6,7 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,13 +97,17 @@ def read_table(
     return assemble(parts), bool(theirs) or superbench
 
 
-def read_checks(
-    suite: str, named: str, rules: Path | None, baseline: Path | None, store: str | None
-) -> tuple[list[NodeCheck], list[tuple[str, datetime]]]:
-    """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time.
+@dataclass(frozen=True)
+class StoredChecks:
+    """What a store knows of the nodes that ran a suite."""
 
-    The user `named` the suite by its name, or by a file.
-    """
+    checks: list[NodeCheck]
+    lost: list[tuple[str, datetime]]  # nodes whose followers were lost, and when
+    last_seen: dict[str, datetime]  # by node, when its newest run of any suite began
+
+
+def read_checks(suite: str, named: str, rules: Path | None, baseline: Path | None, store: str | None) -> StoredChecks:
+    """What the stored runs of a suite say of each node; the user `named` the suite by its name, or by a file."""
     from paceline.analysis.select import judge_round, rounds_of
     from paceline.store import open_reader
 
@@ -115,6 +120,7 @@ def read_checks(
             members, others = ([records[run.id] for run in some] for some in (one.runs, one.others))
             checks += judge_round(members, defects, others)
         hosts = {run.id: run.environment.host_name for run in runs}
+        last_seen = {run.environment.host_name: run.started_at for run in runs}  # the oldest come first
         lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]
     if not checks:
         message = (
@@ -122,7 +128,7 @@ def read_checks(
             "--each --hosts FILE`, or name another suite with --suite"
         )
         raise InputError("nothing-to-learn-from", message, key="--suite", value=suite)
-    return checks, lost
+    return StoredChecks(checks, lost, last_seen)
 
 
 def read_defect_rules(rules: Path | None, baseline: Path | None) -> DefectRules:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli._options import Answer, duration_of, format_options, save
+from paceline.cli._options import Answer, age_of, duration_of, format_options, save
 from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ FORMATS = {
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
 @click.option("--budget", required=True, metavar="TIME", help="For each node, on average, such as 10m.")
 @click.option("--suite", "suite_name", default="node-check", show_default=True, help="Whose benchmarks to choose from.")
+@click.option("--seen-within", default="90d", show_default=True, metavar="TIME", help="Only nodes with a run so young.")
 @click.option("--group", metavar="TAG", help="Only nodes that have a run with this tag.")
 @click.option("--rules", type=click.Path(path_type=Path), help="What counts as a defect, as in `paceline diagnose`.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="What to compare with; unset is the other nodes.")
@@ -41,6 +42,7 @@ def command(
     nodes: tuple[str, ...],
     budget: str,
     suite_name: str,
+    seen_within: str,
     group: str | None,
     rules: Path | None,
     baseline: Path | None,
@@ -61,19 +63,35 @@ def command(
     if not minutes:
         message = f"--budget {budget} leaves no time for any benchmark: give the time for each node, such as 10m"
         raise InputError("no-budget", message, key="--budget", value=budget)
+    longest, now = age_of("--seen-within", seen_within), datetime.now(UTC)
     suite = find_suite(suite_name)
-    checks, lost = read_checks(suite.name, suite_name, rules, baseline, store)
-    model = learn(history_of(checks, lost, _candidates(suite, checks), datetime.now(UTC)))
+    stored = read_checks(suite.name, suite_name, rules, baseline, store)
+    checks = stored.checks
+    model = learn(history_of(checks, stored.lost, _candidates(suite, checks), now))
     in_group = {check.node for check in checks if group is None or group in check.tags}
     if not in_group:
         raise unknown("tag", str(group), {tag for check in checks for tag in check.tags}, key="--group")
     for pattern in nodes:
         if not any(fnmatchcase(node, pattern) for node in in_group):
             raise unknown("node", pattern, in_group)
-    chosen = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
+    asked = [node for node in in_group if not nodes or any(fnmatchcase(node, pattern) for pattern in nodes)]
+    gone = {node: stored.last_seen[node] for node in sorted(asked) if now - stored.last_seen[node] > longest}
+    chosen = [node for node in asked if node not in gone]
+    if not chosen:
+        newest = max(gone.values())
+        message = (
+            f"no node has a run of the last {seen_within}: the newest is of {newest:%Y-%m-%d}; check the nodes once "
+            f"with `paceline run {shlex.quote(suite_name)} --each --hosts FILE`, or give a longer --seen-within"
+        )
+        raise InputError("no-node-left", message, key="--seen-within", value=seen_within)
     plan = choose(model.of_nodes(chosen), minutes * len(chosen))
     _refuse_too_little(plan, budget)
-    around = report.Circumstances(sum(not check.judged for check in checks), baseline is not None)
+    around = report.Circumstances(
+        unjudged=sum(not check.judged for check in checks),
+        has_baseline=baseline is not None,
+        gone=gone,
+        seen_within=seen_within,
+    )
     if answer.kind == "yaml":
         shown = locate(store).shown if store is not None else None  # a URL without its password
         judging = [("--rules", rules), ("--baseline", baseline), ("--store", shown)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class Circumstances:
 
     unjudged: int = 0  # checks that say nothing of health
     has_baseline: bool = False  # nodes are judged by each other where it has not
+    gone: Mapping[str, datetime] = field(default_factory=dict)  # nodes that are left out, and when each was seen last
+    seen_within: str = ""  # the time, as the user gave it, in which they were not
 
 
 def document(plan: SelectionPlan, suite: str, around: Circumstances) -> Document:
@@ -56,19 +59,25 @@ def document(plan: SelectionPlan, suite: str, around: Circumstances) -> Document
     order = "The benchmarks of a node are in the order to run them in; --until-defect ends at one that accuses it."
     sections = (
         Section("The plan", (*items, Lines((order,), Tone.NOTE))),
-        Section("What is not tested", (Lines(tuple(untested(plan))),), Tone.WARNING),
+        Section("What is not tested", (Lines(tuple(untested(plan, around))),), Tone.WARNING),
         Section("What it rests on", (Lines(tuple(basis(plan, around))),), Tone.BASIS),
     )
     return Document("Selection", (Block(answer(plan), f"benchmarks of {one_line(suite)}", sections),))
 
 
-def untested(plan: SelectionPlan) -> list[str]:
+def untested(plan: SelectionPlan, around: Circumstances) -> list[str]:
     """Nodes and benchmarks that are left out, and what is expected to stay unseen."""
     history = plan.model.history
     nodes = [history.nodes[node] for node in np.flatnonzero(~plan.chosen.any(axis=1))]
     left_out = ~plan.chosen.any(axis=0) & history.possible.any(axis=0)
     benchmarks = [history.benchmarks[place] for place in np.flatnonzero(left_out)]
     lines = [f"Nodes without any benchmark: {one_line(shortened(nodes, 8))}."] if nodes else []
+    if around.gone:
+        gone = [f"{node} (last seen on {at:%Y-%m-%d})" for node, at in around.gone.items()]
+        lines.append(
+            f"Nodes that are left out, as they have no run of the last {around.seen_within}: "
+            f"{one_line(shortened(gone, 8))}. A longer --seen-within takes them in."
+        )
     lines += [f"Benchmarks that run on no node: {shortened(benchmarks, 8)}."] if benchmarks else []
     missed = plan.whole - plan.found
     lines.append(
@@ -133,7 +142,8 @@ def to_json(plan: SelectionPlan, suite: str, around: Circumstances) -> str:
         "share": plan.share,
         "worth": plan.worth,
         "bound": plan.bound,
-        "not_tested": untested(plan),
+        "not_tested": untested(plan, around),
+        "not_seen": {one_line(node): at.isoformat() for node, at in around.gone.items()},
         "not_compared": uncompared(plan, around),
         "nodes": _rows(plan),
     }

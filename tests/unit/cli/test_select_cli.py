@@ -147,6 +147,23 @@ def test_sets_of_few_hosts_say_what_they_do_not_show(store: str, suite: str, tmp
     assert not json.loads(run(*judged, "--json").output)["not_compared"]
 
 
+def test_nodes_that_are_long_gone_take_no_time(store: str, suite: str) -> None:
+    words = ["select", "--budget", "2m", "--suite", suite, "--store", store]
+    now = datetime.now(UTC)
+    with open_store(store) as opened:
+        for node in range(3):
+            add_run(opened, f"old-{node}", f"old-{node}", now - timedelta(days=400, minutes=node), node_records(""))
+        add_run(opened, "other", "old-2", now - timedelta(days=3), node_records(""), name="another suite")
+    plan = json.loads(run(*words, "--json").output)
+    assert {row["node"] for row in plan["nodes"]} == {*(f"gpu-{node}" for node in range(6)), "old-2"}
+    assert set(plan["not_seen"]) == {"old-0", "old-1"}
+    assert plan["budget_minutes"] == pytest.approx(7 * 2.0), "so much for each node that is there"
+    text = " ".join(run(*words).output.split())
+    assert f"no run of the last 90d: old-0 (last seen on {now - timedelta(days=400):%Y-%m-%d}), old-1" in text
+    longer = json.loads(run(*words, "--seen-within", "500d", "--json").output)
+    assert len(longer["nodes"]) == 9 and longer["not_seen"] == {}
+
+
 def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Path) -> None:
     target = tmp_path / "plan.yaml"
     result = run("select", "--budget", "2m", "--suite", suite, "--store", store, "-o", str(target))
@@ -168,6 +185,8 @@ def test_suites_are_written_that_run_takes(store: str, suite: str, tmp_path: Pat
         (("--budget", "soon"), "not-a-duration"),
         (("--budget", "0"), "no-budget"),
         (("--budget", "9s"), "budget-too-small"),
+        (("--budget", "5m", "--seen-within", "90"), "not-a-duration"),
+        (("--budget", "5m", "--seen-within", "1h"), "no-node-left"),
         (("--budget", "5m", "--group", "lift"), "unknown-tag"),
         (("--budget", "5m", "gpu-9"), "unknown-node"),
     ],
@@ -204,7 +223,7 @@ def test_a_check_that_a_baseline_ended_early_counts_as_a_defect(tmp_path: Path) 
         opened.begin(good.run)
         opened.add(slow[0].model_copy(update={"run_id": good.run.id}))
         opened.finish(good.run.id)
-    (check,), _ = read_checks("mine", "mine", None, reference, str(tmp_path / "paceline.db"))
+    (check,) = read_checks("mine", "mine", None, reference, str(tmp_path / "paceline.db")).checks
     assert check.found == {"gemm"}
 
 
