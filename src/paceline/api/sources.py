@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.roofline import MEASURE, KnownCeilings
+from paceline.core.environment import Reached
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.profile import Ceiling
 from paceline.core.run import Run, RunRecords
@@ -104,6 +105,7 @@ class StoredChecks:
     checks: list[NodeCheck]
     lost: list[tuple[str, datetime]]  # nodes whose followers were lost, and when
     last_seen: dict[str, datetime]  # by node, when its newest run of any suite began
+    reached: dict[str, Reached]  # by node, how it was reached the last time that it was from elsewhere
 
 
 def read_checks(suite: str, named: str, rules: Path | None, baseline: Path | None, store: str | None) -> StoredChecks:
@@ -128,7 +130,14 @@ def read_checks(suite: str, named: str, rules: Path | None, baseline: Path | Non
             "--each --hosts FILE`, or name another suite with --suite"
         )
         raise InputError("nothing-to-learn-from", message, key="--suite", value=suite)
-    return StoredChecks(checks, lost, last_seen)
+    return StoredChecks(checks, lost, last_seen, _ways_to(runs))
+
+
+def _ways_to(runs: Sequence[Run]) -> dict[str, Reached]:
+    """How each node was reached last, the oldest run first; a name that led to several nodes leads to the last."""
+    ways = [(run.environment.host_name, run.environment.reached) for run in runs if run.environment.reached is not None]
+    leads_to = {way.host: node for node, way in ways}
+    return {node: way for node, way in ways if leads_to[way.host] == node}
 
 
 def read_defect_rules(rules: Path | None, baseline: Path | None) -> DefectRules:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
+import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +20,7 @@ from paceline.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from paceline.analysis.select import NodeCheck, SelectionPlan
+    from paceline.core.environment import Reached
     from paceline.core.suite import Suite
 
 FORMATS = {
@@ -95,7 +98,7 @@ def command(
     if answer.kind == "yaml":
         shown = locate(store).shown if store is not None else None  # a URL without its password
         judging = [("--rules", rules), ("--baseline", baseline), ("--store", shown)]
-        _write_suites(plan, suite, answer.output or "selection.yaml", judging)
+        _write_suites(plan, suite, answer.output or "selection.yaml", judging, stored.reached)
         for line in _what_few_nodes_mean(plan, report.uncompared(plan, around)) if baseline is None else ():
             click.echo(f"paceline: {line}", err=True)
     else:
@@ -156,23 +159,32 @@ def _candidates(suite: Suite, checks: Sequence[NodeCheck]) -> dict[str, float]:
 
 
 def _write_suites(
-    plan: SelectionPlan, suite: Suite, target: str, options: Sequence[tuple[str, Path | str | None]]
+    plan: SelectionPlan,
+    suite: Suite,
+    target: str,
+    options: Sequence[tuple[str, Path | str | None]],
+    ways: Mapping[str, Reached],
 ) -> None:
     """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed."""
     import yaml
 
     from paceline.analysis.select import SELECTED
+    from paceline.analysis.summary import shortened
+    from paceline.report.text import one_line
 
     history = plan.model.history
-    hosts: dict[frozenset[int], list[str]] = {}
+    hosts: dict[tuple[frozenset[int], _Entry], list[str]] = {}
     orders: dict[frozenset[int], dict[str, int]] = {}  # that of the first node with this set
+    unknown_ways = []
     for node, order in zip(history.nodes, plan.orders, strict=True):
         if order:
-            hosts.setdefault(frozenset(order), []).append(node)
+            name, entry = _way_in(node, ways.get(node))
+            unknown_ways += [node] if name is None else []
+            hosts.setdefault((frozenset(order), entry), []).append(name or node)
             rank = {history.benchmarks[benchmark]: place for place, benchmark in enumerate(order)}
             orders.setdefault(frozenset(order), rank)
     path = Path(target)
-    for number, (chosen, of_set) in enumerate(hosts.items(), start=1):
+    for number, ((chosen, entry), of_set) in enumerate(hosts.items(), start=1):
         stem = path.stem if len(hosts) == 1 else f"{path.stem}-{number}"
         rank = orders[chosen]
         entries = [entry for entry in suite.cases if entry.get("benchmark") in rank]
@@ -183,7 +195,27 @@ def _write_suites(
         )
         listed = save("".join(f"{host}\n" for host in of_set), str(path.with_name(f"{stem}.hosts")))
         words = ["run", written, "--each", "--hosts", listed, "--until-defect"]
-        words += [word for flag, value in options if value is not None for word in (flag, value)]
+        words += [word for flag, value in (*entry, *options) if value is not None for word in (flag, value)]
         click.echo(f"paceline {shlex.join(map(str, words))}")
     if not hosts:
         click.echo("Nothing is expected to find a defect, so that there is nothing to run.", err=True)
+    if unknown_ways:
+        message = (
+            f"paceline: how to reach {one_line(shortened(unknown_ways, 8))} is not in the store, as no run there was "
+            "started from another machine: these stand in the lists of hosts by their own names"
+        )
+        click.echo(message, err=True)
+
+
+_Entry = tuple[tuple[str, str], ...]  # options of `run` that say how hosts are entered
+
+
+def _way_in(node: str, way: Reached | None) -> tuple[str | None, _Entry]:
+    """The name by which a node is reached, None where that is not known, and the options that go with it."""
+    from paceline.remote.hosts import LOCAL
+
+    if way is None or (way.host == LOCAL and node != socket.gethostname()):  # it was called so on itself alone
+        return None, ()
+    home = str(Path.home())  # which records do not name
+    given = [("--remote-shell", way.shell), ("--remote-python", way.python)]
+    return way.host, tuple((flag, re.sub(r"(?:(?<=\s)|^)~(?=/)", home, text)) for flag, text in given if text)

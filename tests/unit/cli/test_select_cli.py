@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,34 @@ def test_sets_of_few_hosts_say_what_they_do_not_show(store: str, suite: str, tmp
     judged = [*words, "--baseline", str(tmp_path / "baseline.json")]
     assert not run(*judged, "-o", str(tmp_path / "plan.yaml")).stderr
     assert not json.loads(run(*judged, "--json").output)["not_compared"]
+
+
+def test_hosts_are_listed_as_they_were_reached(store: str, suite: str, tmp_path: Path) -> None:
+    """By the newest run that says it; two nodes are entered by another shell, and of two nobody knows how."""
+    shell = "ssh -F ~/cluster {host}"
+    now = datetime.now(UTC)
+    ways: dict[str, dict[str, str]] = {
+        "gpu-0": {"host": "me@one"},
+        "gpu-1": {"host": "two", "shell": shell, "python": "~/venv/bin/python"},
+        "gpu-2": {"host": "three", "shell": shell, "python": "~/venv/bin/python"},
+        "gpu-3": {"host": "one"},
+        "gpu-4": {"host": "localhost"},
+    }
+    with open_store(store) as opened:
+        early = {"host": "gpu-0", "reached": {"host": "one"}}
+        add_run(opened, "early", "gpu-0", now - timedelta(days=5), node_records(""), environment=early)
+        for place, (host, way) in enumerate(ways.items()):
+            environment = {"host": host, "reached": way}
+            at = now - timedelta(days=4, minutes=-place)
+            add_run(opened, f"of-{host}", host, at, node_records(""), environment=environment)
+    words = ["select", "--budget", "20m", "--suite", suite, "--store", store]
+    result = run(*words, "-o", str(tmp_path / "plan.yaml"))
+    commands = [shlex.split(line) for line in result.stdout.splitlines()]
+    entered = {(*Path(words[5]).read_text().split(), *words[7:-2]) for words in commands}
+    options = ("--remote-shell", f"ssh -F {Path.home()}/cluster {{host}}")
+    python = ("--remote-python", f"{Path.home()}/venv/bin/python")
+    assert entered == {("me@one", "one", "gpu-4", "gpu-5"), ("two", "three", *options, *python)}
+    assert "how to reach gpu-4, gpu-5 is not in the store" in result.stderr
 
 
 def test_nodes_that_are_long_gone_take_no_time(store: str, suite: str) -> None:
