@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.analysis.diagnose.early import FEWEST
 from paceline.analysis.select import GUARANTEE, PRIOR_DAYS, SelectionPlan
-from paceline.analysis.simulation import SELECTOR, Estimate, FleetStudy
+from paceline.analysis.simulation import FEWEST_EVENTS, NONE, SELECTOR, WHOLE, Estimate, FleetStudy
 from paceline.analysis.summary import shortened
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.report.document import Block, Document, Lines, Medium, Section, Table, Tone
@@ -101,7 +101,8 @@ def basis(plan: SelectionPlan, around: Circumstances) -> list[str]:
         why = "the baseline has no figure of what they measured"
         if not around.has_baseline:
             why = f"fewer than {FEWEST} nodes measured the same within a day, and there is no --baseline"
-        lines.append(f"{around.unjudged} more checks do not show that a node is healthy: {why}.")
+        more = "1 more check does" if around.unjudged == 1 else f"{around.unjudged} more checks do"
+        lines.append(f"{more} not show that a node is healthy: {why}.")
     if benchmarks := uncompared(plan, around):
         lines.append(
             f"This plan runs {shortened(benchmarks, 8)} on fewer than {FEWEST} nodes, which are too few to compare: "
@@ -184,7 +185,7 @@ def study_document(study: FleetStudy) -> Document:
         for policy in study.outcomes
     ]
     headers = ("Policy", "Between incidents", "Times longer", "Incidents", "Found", "Of whole set", "Hours")
-    assumed = (
+    assumed = [
         "This is arithmetic over drawn fleets, not a measurement. Defects begin at rates that differ from node to node "
         f"(deviation of the logarithm {settings['spread']:g}), {settings['rate']:.2g} a day and node on average; which "
         f"benchmarks show which kind is drawn. Jobs run into a defect {settings['lasts']:g} days after it began, on "
@@ -194,14 +195,17 @@ def study_document(study: FleetStudy) -> Document:
         "benchmark that accuses the node. Subsets and the selector get "
         f"{share(settings['budget'])} of the minutes of the whole set; the selector decides every day. Hours are those "
         "of machines.",
-    )
+    ]
+    ratios = [of(policy) for of in (study.longer, study.found) for policy in study.outcomes]
+    if None in ratios and {NONE, WHOLE} <= study.outcomes.keys():
+        assumed.append(f"No ratio is made of fewer than {FEWEST_EVENTS} incidents or defects found. {_MORE}")
     about = (
         f"{settings['nodes']:,} nodes, {settings['checks']} checks {settings['every']} days apart, "
         f"{len(settings['seeds'])} {'seed' if len(settings['seeds']) == 1 else 'seeds'}; took {study.seconds:.1f} s"
     )
     sections = (
         Section("Policies", (Table.of_lines(headers, lines, 1),)),
-        Section("What to know before believing it", (Lines(assumed),), Tone.BASIS),
+        Section("What to know before believing it", (Lines(tuple(assumed)),), Tone.BASIS),
     )
     return Document("Fleet", (Block(study_answer(study), about, sections),))
 
@@ -212,6 +216,9 @@ def study_answer(study: FleetStudy) -> str:
     if longer is None or found is None:
         incidents = {policy: study.estimate(policy, "incidents").value for policy in study.outcomes}
         fewest = [f"'{policy}'" for policy, count in incidents.items() if count == min(incidents.values())]
+        most = max(sum(one.incidents for one in of_seeds) for of_seeds in study.outcomes.values())
+        if most < FEWEST_EVENTS and len(incidents) > 1:
+            return f"Too little happened to compare policies: {most} incidents in all, at most. {_MORE}"
         if len(fewest) == len(incidents) > 1:
             return f"All policies have the same number of incidents: {min(incidents.values()):,.0f}."
         if len(incidents) == 1:
@@ -222,6 +229,9 @@ def study_answer(study: FleetStudy) -> str:
         f"incidents than without checks, and {share(found.value)}{_around(found, share)} as many defects are found as "
         "with the whole set."
     )
+
+
+_MORE = "Take more --nodes, --checks or --seeds."
 
 
 def _around(one: Estimate, form: Callable[[float], str]) -> str:

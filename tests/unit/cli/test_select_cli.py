@@ -302,6 +302,16 @@ def test_a_fleet_for_programs() -> None:
     assert document["settings"]["nodes"] == 60 and document["settings"]["seeds"] == [0, 1]
 
 
+def test_a_fleet_in_which_little_happens_has_no_ratios() -> None:
+    words = ("simulate", "fleet", "--seeds", "2", "--nodes", "3", "--learning", "2", "--checks", "2")
+    output = run(*words).output
+    assert output.startswith("Too little happened to compare policies: ")
+    assert "No ratio is made of fewer than 5 incidents or defects found." in " ".join(output.split())
+    assert "±" not in "".join(line for line in output.splitlines() if line.startswith("selector"))
+    policies = json.loads(run(*words, "--json").output)["policies"]
+    assert not any({"times_longer", "found_of_whole_set"} & policy.keys() for policy in policies)
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [(("--policy", "all"), "unknown-policy"), (("--defects-after", "1h"), "out-of-range")],
@@ -322,7 +332,9 @@ def test_the_first_sentence_of_a_simulation_is_no_surer_than_its_figures() -> No
     settings = {"nodes": 2, "rate": 0.01, "spread": 1.0, "lasts": 30.0, "sudden": 0.0, "learning": 1, "budget": 0.1}
     none, some, more = (FleetOutcome(100.0, incidents, found=incidents) for incidents in (0, 6, 7))
     nothing = FleetStudy({"none": [none], "whole set": [none], "selector": [none]}, settings, 0.0)
-    assert study_answer(nothing) == "All policies have the same number of incidents: 0."
+    assert study_answer(nothing).startswith("Too little happened to compare policies: 0 incidents in all, at most.")
+    same = FleetStudy({"none": [some], "fixed subset": [some]}, settings, 0.0)
+    assert study_answer(same) == "All policies have the same number of incidents: 6."
     two = FleetStudy({"none": [some], "whole set": [none], "fixed subset": [none]}, settings, 0.0)
     assert study_answer(two) == "Incidents are fewest under 'whole set', 'fixed subset'."
     both = FleetStudy({name: [some, more] for name in ("none", "whole set", "selector")}, settings, 0.0)
