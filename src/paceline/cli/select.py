@@ -35,7 +35,9 @@ FORMATS = {
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
 @click.option("--budget", required=True, metavar="TIME", help="For each node, on average, such as 10m.")
 @click.option("--suite", "suite_name", default="node-check", show_default=True, help="Whose benchmarks to choose from.")
-@click.option("--seen-within", default="90d", show_default=True, metavar="TIME", help="Only nodes with a run so young.")
+@click.option(
+    "--seen-within", default="90d", show_default=True, metavar="TIME", help="Leave out nodes whose last run is older."
+)
 @click.option("--group", metavar="TAG", help="Only nodes that have a run with this tag.")
 @click.option("--rules", type=click.Path(path_type=Path), help="What counts as a defect, as in `paceline diagnose`.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="What to compare with; unset is the other nodes.")
