@@ -100,32 +100,53 @@ class NodeCheck:
     at: datetime
     until: datetime
     seconds: Mapping[str, float]  # of each benchmark that it ran
-    found: frozenset[str]  # benchmarks that accused the node
+    judged: frozenset[str]  # those of them that would have accused a defective node: what else ran says nothing
+    found: frozenset[str]  # those of these that accused the node
     unsupported: frozenset[str]
     warnings: int  # kinds of warnings, and whether it was interrupted
     tags: tuple[str, ...] = ()
 
 
-def rounds_of(runs: Iterable[Run], suite: str) -> list[list[Run]]:
-    """Runs of a suite, or of what was selected from it, that are judged together: each node once, a day apart."""
-    rounds: list[dict[str, Run]] = []  # by host
-    current: dict[str, dict[str, Run]] = {}
+@dataclass(frozen=True)
+class Round:
+    """Runs that are judged together, one of each node, and those of other nodes that they are compared with as well."""
+
+    runs: tuple[Run, ...]
+    others: tuple[Run, ...]  # the latest run of each, at most a day older; they are judged in a round of their own
+
+
+def rounds_of(runs: Iterable[Run], suite: str) -> list[Round]:
+    """Runs of a suite and of what was selected from it: each node once in a round, runs at most a day apart."""
+    rounds: list[tuple[dict[str, Run], dict[str, Run]]] = []
+    latest: dict[str, Run] = {}  # of each node, of the last day
+    members: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
-        if run.name == suite or run.name.startswith(suite + SELECTED):
-            host, members = run.environment.host_name, current.get(run.name, {})
-            newest = next(reversed(members.values()), None)
-            if newest is None or host in members or run.started_at - newest.started_at > ROUND:
-                members = current[run.name] = {}
-                rounds.append(members)
-            members[host] = run
-    return [list(members.values()) for members in rounds]
+        if run.name != suite and not run.name.startswith(suite + SELECTED):
+            continue
+        host, newest = run.environment.host_name, next(reversed(members.values()), None)
+        if newest is None or host in members or run.started_at - newest.started_at > ROUND:
+            latest = {node: one for node, one in latest.items() if run.started_at - one.started_at <= ROUND}
+            members = {}
+            rounds.append((members, latest))
+            latest = dict(latest)
+        members[host] = latest[host] = run
+    return [
+        Round(tuple(members.values()), tuple(one for node, one in others.items() if node not in members))
+        for members, others in rounds
+    ]
 
 
-def judge_round(runs: Sequence[RunRecords], defects: DefectRules) -> list[NodeCheck]:
+def judge_round(runs: Sequence[RunRecords], defects: DefectRules, others: Sequence[RunRecords] = ()) -> list[NodeCheck]:
     """Each node of a round, by the rules of `paceline diagnose`; what failed counts in any case."""
     found: dict[str, set[str]] = {run.run.environment.host_name: set() for run in runs}
-    for node, findings in defects.accusations({run.run.environment.host_name: run for run in runs}).items():
-        for finding in findings:
+    judged: dict[str, set[str]] = {node: set() for node in found}
+    incomplete = {run.run.environment.host_name for run in runs if run.missing}
+    here, elsewhere = ({run.run.environment.host_name: run for run in some} for some in (runs, others))
+    for node, judgement in defects.judge(here, elsewhere).items():
+        judged[node] |= {MetricColumn(name).benchmark for name in judgement.compared}
+        for finding in judgement.findings:
+            if finding.kind == "missing" and node in incomplete:
+                continue  # its check ended before it came to that
             found[node] |= {MetricColumn(name).benchmark for name in finding.metrics or (finding.metric,)}
     checks = []
     for run in runs:
@@ -139,10 +160,13 @@ def judge_round(runs: Sequence[RunRecords], defects: DefectRules) -> list[NodeCh
             kinds |= {warning.kind for warning in record.warnings}
             if not record.is_success and record.is_final:
                 found[node].add(name)
+            if record.outcome is Outcome.OK and not record.measurements:
+                judged[node].add(name)  # it says by its outcome all that it has to say
         begun, warnings = run.run.started_at, len(kinds) + (run.run.status == "interrupted")
         until = max(run.run.ended_at or begun, begun + timedelta(seconds=sum(seconds.values())))
         accused, unable = frozenset(found[node] & seconds.keys()), frozenset(unsupported - seconds.keys())
-        checks.append(NodeCheck(node, begun, until, seconds, accused, unable, warnings, tuple(run.run.tags)))
+        is_known = frozenset(judged[node] & seconds.keys()) | accused
+        checks.append(NodeCheck(node, begun, until, seconds, is_known, accused, unable, warnings, tuple(run.run.tags)))
     return checks
 
 
@@ -178,7 +202,8 @@ def history_of(
         first_seen[node] = min(first_seen[node], day(check.at))
         possible[node] &= ~mask(check.unsupported & column.keys())
         possible[node] |= mask(candidates.keys() & check.seconds.keys())
-        rows.append((node, day(check.at), mask(check.seconds), mask(check.found), False))
+        if check.judged:  # of others nobody knows whether the node was healthy then
+            rows.append((node, day(check.at), mask(check.judged), mask(check.found), False))
         events += [(node, day(check.until) + 1e-6)] * check.warnings
     nothing = mask(())
     rows += [(place[node], day(at), nothing, nothing, True) for node, at in lost if node in place]

@@ -426,6 +426,9 @@ class DrawnFleet:
         self.defects.pop(node, None)
 
 
+FEWEST_EVENTS = 5  # incidents or defects found that a ratio is made of: of fewer, chance makes any number
+
+
 @dataclass(frozen=True)
 class FleetStudy:
     """Policies on the same fleets."""
@@ -439,11 +442,13 @@ class FleetStudy:
         return mean_estimate([float(getattr(one, name)) for one in self.outcomes[policy]])
 
     def ratio(self, over: tuple[str, str], under: tuple[str, str]) -> Estimate | None:
-        """A figure of a policy over one of another, on the same fleets; None where there is nothing to divide by."""
+        """A figure of a policy over one of another, on the same fleets; None where too little is there to divide by."""
         if not {over[0], under[0]} <= self.outcomes.keys():
             return None
         above, below = ([float(getattr(one, name)) for one in self.outcomes[of]] for of, name in (over, under))
         is_defined = sum(below) > (max(below) if len(below) > 1 else 0.0)
+        if under[1] in ("incidents", "found"):
+            is_defined &= sum(below) >= FEWEST_EVENTS
         return ratio_estimate(above, below) if is_defined else None
 
     def between(self, policy: str) -> Estimate | None:

@@ -6,6 +6,7 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from paceline.analysis.compare.verdicts import Side
 from paceline.analysis.roofline import MEASURE, KnownCeilings
+from paceline.core.environment import Reached
 from paceline.core.errors import InputError, PacelineError
 from paceline.core.profile import Ceiling
 from paceline.core.run import Run, RunRecords
@@ -96,13 +98,18 @@ def read_table(
     return assemble(parts), bool(theirs) or superbench
 
 
-def read_checks(
-    suite: str, named: str, rules: Path | None, baseline: Path | None, store: str | None
-) -> tuple[list[NodeCheck], list[tuple[str, datetime]]]:
-    """What the stored runs of a suite say of each node, and the nodes whose followers were lost, with the time.
+@dataclass(frozen=True)
+class StoredChecks:
+    """What a store knows of the nodes that ran a suite."""
 
-    The user `named` the suite by its name, or by a file.
-    """
+    checks: list[NodeCheck]
+    lost: list[tuple[str, datetime]]  # nodes whose followers were lost, and when
+    last_seen: dict[str, datetime]  # by node, when its newest run of any suite began
+    reached: dict[str, Reached]  # by node, how it was reached the last time that it was from elsewhere
+
+
+def read_checks(suite: str, named: str, rules: Path | None, baseline: Path | None, store: str | None) -> StoredChecks:
+    """What the stored runs of a suite say of each node; the user `named` the suite by its name, or by a file."""
     from paceline.analysis.select import judge_round, rounds_of
     from paceline.store import open_reader
 
@@ -110,10 +117,12 @@ def read_checks(
     checks: list[NodeCheck] = []
     with open_reader(store) as opened:
         runs = opened.run_list(MOST_CHECKS)
-        for members in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
-            records = opened.glances([run.id for run in members], planned=True)
-            checks += judge_round([records[run.id] for run in members], defects)
+        for one in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
+            records = opened.glances([run.id for run in (*one.runs, *one.others)], planned=True)
+            members, others = ([records[run.id] for run in some] for some in (one.runs, one.others))
+            checks += judge_round(members, defects, others)
         hosts = {run.id: run.environment.host_name for run in runs}
+        last_seen = {run.environment.host_name: run.started_at for run in runs}  # the oldest come first
         lost = [(hosts[run_id], at) for run_id, at in opened.lost_runs() if run_id in hosts]
     if not checks:
         message = (
@@ -121,7 +130,14 @@ def read_checks(
             "--each --hosts FILE`, or name another suite with --suite"
         )
         raise InputError("nothing-to-learn-from", message, key="--suite", value=suite)
-    return checks, lost
+    return StoredChecks(checks, lost, last_seen, _ways_to(runs))
+
+
+def _ways_to(runs: Sequence[Run]) -> dict[str, Reached]:
+    """How each node was reached last, the oldest run first; a name that led to several nodes leads to the last."""
+    ways = [(run.environment.host_name, run.environment.reached) for run in runs if run.environment.reached is not None]
+    leads_to = {way.host: node for node, way in ways}
+    return {node: way for node, way in ways if leads_to[way.host] == node}
 
 
 def read_defect_rules(rules: Path | None, baseline: Path | None) -> DefectRules:

@@ -222,6 +222,14 @@ class Inventory(EnvironmentPart):
         return {name: value for name, value in facts.items() if value}
 
 
+class Reached(EnvironmentPart):
+    """How the machine was reached by the one that kept the records."""
+
+    host: str  # by its name there: an alias of ssh's, an address, with a user
+    shell: str | None = None  # --remote-shell and --remote-python; None where these were the usual ones
+    python: str | None = None
+
+
 def _counted(things: Sequence[tuple[object, ...]]) -> str:
     counts = Counter(" ".join(str(part) for part in thing if part) for thing in things)
     return ", ".join(f"{count} x {text}" for text, count in sorted(counts.items()) if text)
@@ -231,6 +239,7 @@ class Environment(EnvironmentPart):
     """Everything one needs to believe or repeat a number."""
 
     host: str | None = None
+    reached: Reached | None = None  # None where it kept the records itself
     system: str | None = None  # Linux
     kernel: str | None = None
     boot: str | None = None  # the kernel's name for the time since the machine was started

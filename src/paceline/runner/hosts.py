@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.case import Case
+from paceline.core.environment import Reached
 from paceline.core.errors import InputError, PacelineError, located
 from paceline.core.files import read_text
 from paceline.core.network import own_address
 from paceline.core.record import Cause, CauseKind, Outcome
-from paceline.remote.hosts import LOCAL, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
+from paceline.machine.software import scrub
+from paceline.remote.hosts import LOCAL, SSH, START_SECONDS, Agents, HostTrouble, RemoteAgent, RemoteShell
 from paceline.runner.execute import AFTERMATH_SECONDS, LINGER_SECONDS, CaseEnd, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.run import OnProgress
@@ -286,6 +289,7 @@ class RemoteNode:
 
     def __init__(self, host: Host, shell: RemoteShell, is_over: Callable[[], bool] = lambda: False) -> None:
         self._is_over = is_over
+        self._host, self._shell = host, shell
         self._agents = Agents(shell, AGENT)
         try:
             self._agent = self._agents.enter(host.name)
@@ -297,10 +301,12 @@ class RemoteNode:
         self.parts: dict[str, list[int | str]] = hello.get("parts", {})
 
     def environment(self) -> dict[str, Any]:
-        """What the host is."""
+        """What the host is, and how it is reached, which its own name need not say."""
         answer = self._agents.ask([self._agent], {"do": "describe"}, START_SECONDS)[self._agent]
         environment: dict[str, Any] = answer["environment"]
-        return environment
+        shell = scrub(self._shell.template) if self._shell.template != SSH else None
+        python = scrub(self._shell.python) if self._shell.python != sys.executable else None
+        return environment | {"reached": Reached(host=self._host.name, shell=shell, python=python).model_dump()}
 
     def announce(self, cases: Sequence[Case]) -> None:
         """Every case that fits the host is taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from paceline.core.environment import Environment
 from paceline.core.record import Cause, CauseKind, Outcome
 from paceline.remote.hosts import Agents, HostTrouble, Inbox, RemoteAgent, RemoteShell
 from paceline.runner import hosts as hosts_module
 from paceline.runner.execute import AFTERMATH_SECONDS, CaseEnd, Failure, rank_environment
 from paceline.runner.fork_client import WarmServer
-from paceline.runner.hosts import LATE_SECONDS, Host, HostRanks, read_hosts
+from paceline.runner.hosts import LATE_SECONDS, Host, HostRanks, RemoteNode, read_hosts
 from paceline.version import VERSION
 from support.probing import probing_case
 from support.refused import refused
@@ -155,6 +157,24 @@ def test_ranks_are_numbered_host_by_host(cluster: Cluster) -> None:
             for local in range(slots)
         }
         assert orders[host] == {"do": "run", "case": case, "ranks": expected}
+
+
+@pytest.mark.parametrize(
+    ("shell", "way"),
+    [
+        (RemoteShell(python=sys.executable), {"shell": None, "python": None}),
+        (
+            RemoteShell(f"env TOKEN=abc {Path.home()}/enter {{host}}", "/python"),
+            {"shell": "env TOKEN=... ~/enter {host}", "python": "/python"},
+        ),
+    ],
+)
+def test_a_host_alone_is_described_with_how_it_is_reached(
+    cluster: Cluster, shell: RemoteShell, way: dict[str, str | None]
+) -> None:
+    environment = Environment.read(RemoteNode(Host("me@a"), shell).environment())
+    assert environment.reached is not None
+    assert environment.reached.model_dump() == {"host": "me@a"} | way
 
 
 def test_a_case_of_one_rank_is_the_first_hosts_alone(cluster: Cluster) -> None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from paceline.analysis.baseline import Baseline
 from paceline.analysis.diagnose.judge import NodeFinding, diagnose
 from paceline.analysis.diagnose.rules import FAILED, RuleSet
 from paceline.analysis.diagnose.table import NodeTable, assemble, results_of
+from paceline.core.case import Case
 from paceline.core.errors import InputError
+from paceline.core.grouping import group_by
 from paceline.core.record import Outcome
 from paceline.core.run import RunRecords
 
 FEWEST = 3  # nodes that are judged by each other; of fewer only failures count
 SETTLED = 0.8  # the part of the nodes that must have measured something for it to count before the end
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a check says of one node."""
+
+    findings: tuple[NodeFinding, ...]
+    compared: frozenset[str]  # its metrics that could have been found to be bad
 
 
 @dataclass(frozen=True)
@@ -24,10 +37,51 @@ class DefectRules:
     rules: RuleSet
     baseline: Baseline | None = None
 
-    def accusations(self, runs: Mapping[str, RunRecords]) -> dict[str, tuple[NodeFinding, ...]]:
-        """What is found against each node, the worst first; nothing where nothing can be compared."""
+    def judge(self, runs: Mapping[str, RunRecords], others: Mapping[str, RunRecords]) -> dict[str, Judgement]:
+        """What each node is accused of, and what of it was compared at all; `others` are only there to compare with.
+
+        Nodes may have been asked for different benchmarks: each is judged among those that were asked for it, which
+        alone can lack its metrics. What chance may do is shared among all.
+        """
+        together = {**others, **runs}
+        asked = {node: {case.benchmark for case in _cases_of(run)} for node, run in together.items()}
+        names = sorted(set().union(*(asked[node] for node in runs)))
+        blocks = group_by(names, lambda name: frozenset(node for node in together if name in asked[node]))
+        cells = sum(len(nodes) * len(benchmarks) for nodes, benchmarks in blocks.items())
+        findings: dict[str, list[NodeFinding]] = {node: [] for node in runs}
+        compared: dict[str, set[str]] = {node: set() for node in runs}
+        for nodes, benchmarks in blocks.items():
+            some = {
+                node: run.model_copy(
+                    update={"records": [one for one in run.records if one.case.benchmark in benchmarks]}
+                )
+                for node, run in together.items()
+                if node in nodes
+            }
+            for node, judgement in self._judge_block(some, len(nodes) * len(benchmarks) / cells).items():
+                if node in runs:
+                    findings[node] += judgement.findings
+                    compared[node] |= judgement.compared
+        return {node: Judgement(tuple(findings[node]), frozenset(compared[node])) for node in runs}
+
+    def _judge_block(self, runs: Mapping[str, RunRecords], part: float) -> dict[str, Judgement]:
+        """The same of nodes that were asked for the same; without those of which nothing could be compared."""
         table = self._table(runs)
-        return self._judge(table) if table is not None else {}
+        if table is None:
+            return {}
+        if self.baseline is None:
+            table = table.of_columns(table.present.sum(axis=0) >= FEWEST)
+        found = self._judge(table, part)
+        # Rules look at what most nodes have measured, and compare what there is something to compare with.
+        is_compared = 2 * table.present.sum(axis=0) >= len(table.nodes)
+        if self.baseline is not None:
+            references = [self.baseline.reference(column) for column in table.columns]
+            is_compared &= np.array([one is not None for one in references], dtype=bool)
+        names = [column.name for column in table.columns]
+        return {
+            node: Judgement(found.get(node, ()), frozenset(itertools.compress(names, here & is_compared)))
+            for node, here in zip(table.nodes, table.present, strict=True)
+        }
 
     def accused_so_far(self, runs: Mapping[str, RunRecords], nodes: int) -> dict[str, NodeFinding]:
         """The nodes that are accused by what is measured by now, each with the worst of it; `nodes` measure in all.
@@ -59,9 +113,7 @@ class DefectRules:
     def accused_in(self, table: NodeTable, nodes: int, part: float) -> dict[str, NodeFinding]:
         """The same of a table that has this part of all cases."""
         if self.baseline is None:
-            is_settled = table.present.sum(axis=0) >= SETTLED * nodes
-            columns = tuple(column for column, settled in zip(table.columns, is_settled, strict=True) if settled)
-            table = replace(table, columns=columns, values=table.values[:, is_settled])
+            table = table.of_columns(table.present.sum(axis=0) >= SETTLED * nodes)
         accused = {}
         for node, findings in self._judge(table, part).items():
             worst = next((one for one in findings if one.kind != "missing"), None)  # what is missing may come
@@ -84,3 +136,8 @@ class DefectRules:
                 raise
             return {}
         return {verdict.node: verdict.accusations for verdict in verdicts}
+
+
+def _cases_of(run: RunRecords) -> list[Case]:
+    """What was asked of a node; a run that came from a file may not list its cases."""
+    return [*run.run.cases, *(record.case for record in run.records)]

@@ -4,6 +4,7 @@ Fingerprints of what nodes computed are voted on: of devices that should compute
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -198,6 +199,10 @@ class NodeTable:
     def present(self) -> NDArray[np.bool_]:
         """Which values were measured."""
         return ~np.isnan(self.values)
+
+    def of_columns(self, kept: NDArray[np.bool_]) -> NodeTable:
+        """The same with some of its metrics."""
+        return replace(self, columns=tuple(itertools.compress(self.columns, kept)), values=self.values[:, kept])
 
     def differences(self) -> dict[str, dict[str, list[str]]]:
         """What is not the same on all nodes: by fact, the nodes of each value."""
