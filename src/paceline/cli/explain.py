@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.analysis.compare.sides import MARKS
-from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
+from paceline.analysis.explain import Candidate, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.cli._options import complete_runs, value_of
 from paceline.core.errors import InputError
@@ -22,7 +22,7 @@ from paceline.core.quantity import parse_duration, parse_fraction
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
-from paceline.report.explain import Trial, data, document, trial_data, tried
+from paceline.report.explain import Explanation, Trial, data, document, explained, trial_data, tried
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:
@@ -112,20 +112,15 @@ class Explaining:
     as_json: bool = False
 
     @cached_property
-    def case(self) -> Traced:
-        return traced_case(self.records, self.ceilings, self.record)
-
-    @cached_property
-    def candidates(self) -> list[Candidate]:
-        return candidates(self.case)
+    def answer(self) -> Explanation:
+        return explained(traced_case(self.records, self.ceilings, self.record), self._clock())
 
     def show(self) -> None:
         """Print the explanation."""
-        answer = self.case, budget(self.case, self._clock()), operations(self.case), self.candidates
         if self.as_json:
-            click.echo(json.dumps(data(*answer)))
+            click.echo(json.dumps(data(*self.answer)))
         else:
-            terminal.show(document(*answer))
+            terminal.show(document(*self.answer))
 
     def _clock(self) -> float | None:
         """The clock of the device at the end of the measurement, as a part of its maximum."""
@@ -137,7 +132,7 @@ class Explaining:
         """Measure every candidate that is a setting in alternation with the case as it is."""
         trials: list[tuple[Candidate, Trial]] = []
         try:
-            for one in self.candidates:
+            for one in self.answer[-1]:
                 if one.setting:
                     if not self.as_json:
                         click.echo(f"trying {one.setting}")

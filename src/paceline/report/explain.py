@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.analysis.explain import MOST_GAIN, BoundOperation, BudgetPart, Candidate, Traced
+from paceline.analysis.explain import (
+    MOST_GAIN,
+    BoundOperation,
+    BudgetPart,
+    Candidate,
+    Traced,
+    budget,
+    candidates,
+    operations,
+    trace_advice,
+)
 from paceline.core.quantity import show_count
 from paceline.core.stats import Interval
+from paceline.core.subject import StepTrace
+from paceline.core.trace_events import IDLE
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.run.sections.traces import short_name
 from paceline.report.text import between, one_line, percent, ratio, show_value
@@ -25,6 +37,15 @@ class Trial:
     interval: Interval | None
     rounds: int
     agreement: str  # whether it still computes the same, or why it was not measured
+
+
+Explanation = tuple[Traced, list[BudgetPart], list[BoundOperation], list[Candidate]]
+
+
+def explained(case: Traced, clock: float | None = None) -> Explanation:
+    """All that is told of a case, with its settings as a user gives them; `clock` is that of the budget."""
+    found = [replace(one, setting=case.trace.given.get(one.setting, one.setting)) for one in candidates(case)]
+    return case, budget(case, clock), operations(case), found
 
 
 def document(
@@ -63,8 +84,7 @@ def document(
             Column.of("Where", [one.where.rpartition("/")[2] for one in operations], numeric=False),
         )
     )
-    lines = [line for number, one in enumerate(candidates, 1) for line in _lines(number, one)]
-    none = "nothing in the trace stands out, and no setting is predicted to gain 1 %"
+    lines = [line for number, one in enumerate(candidates, 1) for line in _lines(number, one)] or [_nothing(case.trace)]
     return Document(
         "Where the time goes",
         (
@@ -76,7 +96,11 @@ def document(
                     Section("What takes longest", (longest,)),
                     Section(
                         "What would make it faster",
-                        (Lines(doubt, Tone.WARNING), Lines(tuple(lines) or (none,), Tone.TEXT)),
+                        (
+                            Lines(doubt, Tone.WARNING),
+                            Lines(tuple(lines), Tone.TEXT),
+                            Lines(_advice(case, candidates), Tone.TODO),
+                        ),
                     ),
                 ),
             ),
@@ -84,8 +108,31 @@ def document(
     )
 
 
+BY_SIGNS = ("channels_last", "checkpointing")  # settings for which shares alone predict nothing
+
+
+def _nothing(trace: StepTrace) -> str:
+    """What is said where there is no candidate; of settings only where some were looked at."""
+    is_predicted = any(one.partition("=")[0] not in BY_SIGNS for one in trace.alternatives)
+    return "nothing in the trace stands out" + (", and no setting is predicted to gain 1 %" if is_predicted else "")
+
+
+MORE_AT_ONCE = ("batch_size", "compile", "graph")  # settings that shorten what a device waits for the host
+WAITS = ("synchronisation", "data-wait")  # signs that say why it waits
+
+
+def _advice(case: Traced, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """What the shares of communication and idle time ask for, where no candidate has said it."""
+    settings = {one.setting.partition("=")[0] for one in candidates}
+    is_said = not settings.isdisjoint(MORE_AT_ONCE) or any(one.kind in WAITS for one in case.details.signs)
+    kinds = ("communication",) if is_said else ("communication", IDLE)
+    shares = {kind: case.spent.shares.get(kind, 0.0) for kind in kinds}
+    return trace_advice(case.trace.model_copy(update={"spent": case.spent.model_copy(update={"shares": shares})}))
+
+
 def _lines(number: int, one: Candidate) -> list[str]:
-    how = f" (--{one.setting.replace('_', '-').replace('=', ' ')})" if one.setting else " (in the code)"
+    name, _, value = one.setting.partition("=")
+    how = f" (--{name.replace('_', '-')} {value})" if one.setting else " (in the code)"
     lines = [one_line(f"{number}. {one.what}{how}: predicted {_gain(one.gain)}; {one.reason}")]
     return [*lines, one_line(f"   at {one.where}")] if one.where else lines
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.analysis.explain import BudgetPart, Candidate, Traced
 from paceline.core.stats import Interval
 from paceline.core.subject import StepTrace
-from paceline.report.explain import Trial, document, trial_data, tried
+from paceline.core.trace_signs import Sign, StepDetails
+from paceline.report.explain import Trial, document, explained, trial_data, tried
 from paceline.report.render import markdown
 from support.profiled import gpu_spent
 from support.records import case, record
@@ -43,3 +46,42 @@ def test_a_setting_that_could_not_be_measured_has_no_figure() -> None:
     assert "none is shown to be faster" in tried([(GRAPH, failed)]).lead
     told = trial_data(GRAPH, failed)
     assert (told["predicted"], told["measured"], told["low"]) == (1.25, None, None)
+
+
+def told(candidates: list[Candidate], *, details: StepDetails | None = None, **more: object) -> str:
+    shares = {"compute": 0.3, "memory": 0.1, "communication": 0.3, "other": 0.0, "idle": 0.3}
+    spent = gpu_spent().model_copy(update={"shares": shares})
+    trace = StepTrace(spent=spent, details=details, **more)
+    found = Traced(record(case(0, "train", "resnet50")), 1e-4, trace, spent, {})
+    return markdown.render(document(found, [BudgetPart("memory", 1e-4, "")], [], candidates))
+
+
+@pytest.mark.parametrize(("alternatives", "is_said"), [
+    ((), False), (("channels_last=on",), False), (("graph=on", "channels_last=on"), True),
+])  # fmt: skip
+def test_that_no_setting_gains_is_said_only_where_one_was_predicted(
+    alternatives: tuple[str, ...], is_said: bool
+) -> None:
+    shown = told([], alternatives=alternatives)
+    assert "nothing in the trace stands out" in shown
+    assert ("no setting is predicted to gain 1 %" in shown) is is_said
+
+
+def test_waiting_that_no_candidate_names_is_advised_against() -> None:
+    waits, talks = "the device waits for the host", "communication is waited for"
+    shown = told([], switches=("--compile on",))
+    assert f"{waits}: give it more at once with a larger batch or --compile on" in shown
+    assert talks in shown
+    by_a_setting = told([GRAPH])
+    assert waits not in by_a_setting and talks in by_a_setting
+    sign = Sign(kind="synchronisation", calls=1, seconds=1e-5)
+    assert waits not in told([], details=StepDetails(signs=(sign,)))
+
+
+def test_a_setting_that_is_part_of_a_word_is_told_as_the_word() -> None:
+    trace = StepTrace(
+        spent=gpu_spent(), alternatives=("precision=bf16",), given={"precision=bf16": "case=gpt2/nl2_bf16"}
+    )
+    answer = explained(Traced(record(case(0, "parallel", "x")), 1e-4, trace, gpu_spent(), {}))
+    assert [one.setting for one in answer[-1]] == ["case=gpt2/nl2_bf16"]
+    assert r"(--case gpt2/nl2\_bf16): predicted" in markdown.render(document(*answer))
