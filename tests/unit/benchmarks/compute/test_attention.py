@@ -142,7 +142,8 @@ def test_the_share_is_of_a_product_that_was_measured_in_the_same_case() -> None:
     made = measured()
     share, rate = made.measurement("product_share"), made.measurement("compute_rate")
     assert share.value == pytest.approx(100 * rate.value / made.facts["product"])
-    assert "measured in this case" in made.facts["product_source"]
+    assert made.facts["product_source"].startswith("measured in this case: ")
+    assert " in fp32 by " in made.facts["product_source"]
     assert made.primary == "compute_rate"
     assert made.subject.engine == "flash"
     assert made.work.flops == rate.work
