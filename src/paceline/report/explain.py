@@ -140,7 +140,12 @@ def _lines(number: int, one: Candidate) -> list[str]:
 def _gain(gain: float | None) -> str:
     if gain is None:
         return "gain not known"
-    return f"{ratio(gain)} times as fast{' or more' if gain >= MOST_GAIN else ''}"
+    return f"{_predicted(gain)} times as fast{' or more' if gain >= MOST_GAIN else ''}"
+
+
+def _predicted(gain: float | None) -> str:
+    """Three digits at most: predictions are often off by 30 %."""
+    return ratio(gain) if gain is None else f"{gain:.{2 if gain < 10 else 0}f}"
 
 
 def tried(trials: Sequence[tuple[Candidate, Trial]]) -> Document:
@@ -149,7 +154,7 @@ def tried(trials: Sequence[tuple[Candidate, Trial]]) -> Document:
     table = Table(
         (
             Column.of("Setting", [one.setting for one, _ in trials], numeric=False),
-            Column.of("Predicted", [ratio(one.gain) for one, _ in trials]),
+            Column.of("Predicted", [_predicted(one.gain) for one, _ in trials]),
             Column.of("Measured", gains),
             Column.of("Interval", [between(trial.interval) if trial.interval else "" for _, trial in trials]),
             Column.of("Rounds", [str(trial.rounds) for _, trial in trials]),

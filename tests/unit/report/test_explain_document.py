@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.analysis.explain import BudgetPart, Candidate, Traced
@@ -85,3 +87,13 @@ def test_a_setting_that_is_part_of_a_word_is_told_as_the_word() -> None:
     answer = explained(Traced(record(case(0, "parallel", "x")), 1e-4, trace, gpu_spent(), {}))
     assert [one.setting for one in answer[-1]] == ["case=gpt2/nl2_bf16"]
     assert r"(--case gpt2/nl2\_bf16): predicted" in markdown.render(document(*answer))
+
+
+@pytest.mark.parametrize(("saved", "shown"), [(0.0195, "1.24"), (0.05, "2.00"), (0.0997, "10"), (None, "none")])
+def test_a_prediction_has_three_digits_at_most(saved: float | None, shown: str) -> None:
+    one = replace(GRAPH, saved=saved)
+    table = markdown.render(tried([(one, measured(1.2, 1.1))]))
+    assert f"| graph=on | {shown} | 1.200 |" in table
+    text = told([one])
+    more = " or more" if shown == "10" else ""
+    assert ("gain not known" if saved is None else f"predicted {shown} times as fast{more};") in text
