@@ -17,6 +17,7 @@ from paceline.analysis.explain import Candidate, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.cli._options import complete_runs, value_of
 from paceline.core.errors import InputError
+from paceline.core.kept_output import KeptOutput
 from paceline.core.metric import Better
 from paceline.core.quantity import parse_duration, parse_fraction
 from paceline.core.record import Record
@@ -200,10 +201,12 @@ def agreement(records: list[Record], setting: str) -> str:
         return f"no: {wrong}"
     if setting.startswith("batch_size="):
         return "not compared: other data"
-    losses = list(_losses(first, second))
-    said: Any = second.facts.get("compared_with_uncompiled")
-    if losses:
+    if losses := list(_losses(first, second)):
         return f"the first losses differ by at most {max(losses):.2%}"
+    outputs = KeptOutput.read(first.facts), KeptOutput.read(second.facts)
+    if outputs[0] is not None and outputs[1] is not None:
+        return outputs[0].compared(outputs[1])
+    said: Any = second.facts.get("compared_with_uncompiled")
     return f"compared with uncompiled, {said}" if said else "not compared"
 
 

@@ -163,10 +163,11 @@ def tried(trials: Sequence[tuple[Candidate, Trial]]) -> Document:
     )
     # One round has no interval: a ratio alone proves nothing.
     proved = [(trial.gain or 0.0, one.setting) for one, trial in trials if trial.interval and trial.interval.low > 1]
-    answer = f"Of {len(trials)} settings, none is shown to be faster; more rounds or a quieter machine may decide."
+    settings = "1 setting" if len(trials) == 1 else f"{len(trials)} settings"
+    answer = f"Of {settings}, none is shown to be faster; more rounds or a quieter machine may decide."
     if proved:
         gain, setting = max(proved)
-        answer = f"Of {len(trials)} settings, {setting} gains most: {ratio(gain)} times as fast."
+        answer = f"Of {settings}, {setting} gains most: {ratio(gain)} times as fast."
     return Document("Proof by switching", (Block(answer, "", (Section("", (table,)),)),))
 
 

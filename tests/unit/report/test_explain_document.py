@@ -39,7 +39,7 @@ def test_a_trace_much_longer_than_the_step_is_not_taken_for_its_parts() -> None:
 def test_one_round_proves_nothing() -> None:
     told = tried([(GRAPH, measured(1.2, 1.1)), (BATCH, measured(1.9, None))])
     assert told.lead == "Of 2 settings, graph=on gains most: 1.200 times as fast."
-    assert "none is shown to be faster" in tried([(BATCH, measured(1.9, None))]).lead
+    assert tried([(BATCH, measured(1.9, None))]).lead.startswith("Of 1 setting, none is shown to be faster")
     assert "none is shown to be faster" in tried([(BATCH, measured(1.05, 0.9))]).lead
 
 
