@@ -23,7 +23,7 @@ from paceline.core.quantity import parse_duration, parse_fraction
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
-from paceline.report.explain import Explanation, Trial, data, document, explained, trial_data, tried
+from paceline.report.explain import Explanation, Trial, clock_of, data, document, explained, trial_data, tried
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class Explaining:
 
     @cached_property
     def answer(self) -> Explanation:
-        return explained(traced_case(self.records, self.ceilings, self.record), self._clock())
+        clock = clock_of(self.records.run.environment, self.record)
+        return explained(traced_case(self.records, self.ceilings, self.record), clock)
 
     def show(self) -> None:
         """Print the explanation."""
@@ -122,12 +123,6 @@ class Explaining:
             click.echo(json.dumps(data(*self.answer)))
         else:
             terminal.show(document(*self.answer))
-
-    def _clock(self) -> float | None:
-        """The clock of the device at the end of the measurement, as a part of its maximum."""
-        gpus = (self.record.facts.get("conditions") or {}).get("after", {}).get("gpus") or [{}]
-        now, most = gpus[0].get("sm_clock_mhz"), [gpu.sm_clock_max_mhz for gpu in self.records.run.environment.gpus]
-        return now / most[0] if now and most and most[0] else None
 
     def measure(self, store: Store, limits: Limits) -> None:
         """Measure every candidate that is a setting in alternation with the case as it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 from paceline.analysis.explain import (
@@ -17,10 +18,13 @@ from paceline.analysis.explain import (
     operations,
     trace_advice,
 )
+from paceline.core.environment import Environment
 from paceline.core.quantity import show_count
+from paceline.core.record import Record
 from paceline.core.stats import Interval
 from paceline.core.subject import StepTrace
 from paceline.core.trace_events import IDLE
+from paceline.core.watch import read_watched
 from paceline.report.document import Block, Column, Document, Lines, Section, Table, Tone
 from paceline.report.run.sections.traces import short_name
 from paceline.report.text import between, one_line, percent, ratio, show_value
@@ -48,10 +52,38 @@ def explained(case: Traced, clock: float | None = None) -> Explanation:
     return case, budget(case, clock), operations(case), found
 
 
+WORKING = 0.75  # of the most power: at such readings a device works, and does not wait for its case to begin
+
+
+def clock_of(environment: Environment, record: Record) -> float | None:
+    """The clock of a case's device while it worked, as a part of its maximum; None where that is not known."""
+    target = record.case.target
+    most = next((one.sm_clock_max_mhz for one in environment.gpus if f"{one.kind}:{one.cuda_index}" == target), None)
+    for watched in read_watched(record.conditions):
+        series = {one.name: one.values for one in watched.series if one.of == target}
+        length = max(map(len, series.values()), default=0)
+        clocks, power = (
+            values * length if len(values) == 1 else values
+            for values in (series.get(name, []) for name in ("sm_clock", "power"))
+        )
+        pairs = [(a, b) for a, b in zip(clocks, power, strict=False) if a is not None and b is not None]
+        if most and pairs:
+            least = WORKING * max(b for _, b in pairs)
+            return median(a for a, b in pairs if b >= least) / most
+    return None
+
+
 def document(
     case: Traced, parts: Sequence[BudgetPart], operations: Sequence[BoundOperation], candidates: Sequence[Candidate]
 ) -> Document:
     """The budget of the step, what takes it, and what to try."""
+    return Document("Where the time goes", (block(case, parts, operations, candidates),))
+
+
+def block(
+    case: Traced, parts: Sequence[BudgetPart], operations: Sequence[BoundOperation], candidates: Sequence[Candidate]
+) -> Block:
+    """The same as one answer among others."""
     label = one_line(f"{case.record.case.benchmark} {case.record.case.title}".strip())
     largest = max(parts, key=lambda part: part.seconds)
     traced = sum(part.seconds for part in parts if part.seconds > 0)
@@ -85,23 +117,18 @@ def document(
         )
     )
     lines = [line for number, one in enumerate(candidates, 1) for line in _lines(number, one)] or [_nothing(case.trace)]
-    return Document(
-        "Where the time goes",
+    return Block(
+        answer,
+        label,
         (
-            Block(
-                answer,
-                "",
+            Section("Budget of a step", (budget, Lines(reasons, Tone.NOTE))),
+            Section("What takes longest", (longest,)),
+            Section(
+                "What would make it faster",
                 (
-                    Section("Budget of a step", (budget, Lines(reasons, Tone.NOTE))),
-                    Section("What takes longest", (longest,)),
-                    Section(
-                        "What would make it faster",
-                        (
-                            Lines(doubt, Tone.WARNING),
-                            Lines(tuple(lines), Tone.TEXT),
-                            Lines(_advice(case, candidates), Tone.TODO),
-                        ),
-                    ),
+                    Lines(doubt, Tone.WARNING),
+                    Lines(tuple(lines), Tone.TEXT),
+                    Lines(_advice(case, candidates), Tone.TODO),
                 ),
             ),
         ),

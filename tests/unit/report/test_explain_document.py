@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from paceline.analysis.explain import BudgetPart, Candidate, Traced
+from paceline.core.environment import Environment, Gpu
 from paceline.core.stats import Interval
 from paceline.core.subject import StepTrace
 from paceline.core.trace_signs import Sign, StepDetails
-from paceline.report.explain import Trial, document, explained, trial_data, tried
+from paceline.report.explain import Trial, clock_of, document, explained, trial_data, tried
 from paceline.report.render import markdown
 from support.profiled import gpu_spent
 from support.records import case, record
@@ -97,3 +98,17 @@ def test_a_prediction_has_three_digits_at_most(saved: float | None, shown: str) 
     text = told([one])
     more = " or more" if shown == "10" else ""
     assert ("gain not known" if saved is None else f"predicted {shown} times as fast{more};") in text
+
+
+def test_the_clock_is_that_of_readings_at_which_the_device_worked() -> None:
+    environment = Environment(gpus=[Gpu(cuda_index=0, sm_clock_max_mhz=1000), Gpu(cuda_index=1, sm_clock_max_mhz=2000)])
+    values = {"sm_clock": [2000.0, 300.0, 1500.0, None, 1600.0], "power": [100.0, 90.0, 690.0, 700.0, 650.0]}
+    series = [
+        {"of": of, "name": name, "figure": "mean", "value": 1.0, "values": [value and factor * value for value in read]}
+        for of, factor in (("cuda:0", 0.1), ("cuda:1", 1.0))
+        for name, read in values.items()
+    ]
+    watched = record(case(0, "train", "x", target="cuda:1"), conditions={"watched": [{"series": series}]})
+    assert clock_of(environment, watched) == pytest.approx(1550.0 / 2000.0)
+    assert clock_of(Environment(), watched) is None
+    assert clock_of(environment, record(case(0, "train", "x", target="cuda:1"))) is None
