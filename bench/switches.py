@@ -88,9 +88,9 @@ class Switched:
 
     @property
     def is_near_in_time(self) -> bool:
-        """Whether the part of the step that is saved is near as well: a gain of nothing is easily predicted."""
-        if not self.is_near or self.predicted is None or self.measured is None or (self.low or 0.0) <= 1.0:
-            return False
+        """Whether the part of the step that is saved is near: a factor of nearly one is easily predicted."""
+        if self.predicted is None or self.measured is None or (self.low or 0.0) <= 1.0:
+            return False  # nothing is shown to be saved
         return abs((1.0 - 1.0 / self.predicted) / (1.0 - 1.0 / self.measured) - 1.0) <= NEAR
 
     def __str__(self) -> str:
@@ -98,7 +98,9 @@ class Switched:
         if self.measured is None:
             return f"{start} predicted {_times(self.predicted)}, not measured: {self.agreement}"
         interval = f"({_times(self.low)} to {_times(self.high)})"
-        near = "near" if self.is_near_in_time else "near as a factor" if self.is_near else "apart"
+        ways = {"near as a factor": self.is_near, "near in time saved": self.is_near_in_time}
+        found = [way for way, is_so in ways.items() if is_so]
+        near = "near" if len(found) == len(ways) else found[0] if found else "apart"
         ratio = f"{self.apart:5.2f} {near}" if self.apart is not None else "not predicted"
         figures = f"predicted {_times(self.predicted)}  measured {_times(self.measured)} {interval}"
         steps = f"; a step of {_shown(self.explained)} explained, {_shown(self.slow)} measured"
@@ -192,7 +194,7 @@ class Book:
         measured = [row for row in self.rows if row.apart is not None]
         factor, saved = sum(row.is_near for row in measured), sum(row.is_near_in_time for row in measured)
         click.echo(
-            f"of {len(measured)} switches, {factor} are predicted within {NEAR:.0%} as a factor, {saved} also in time"
+            f"of {len(measured)} switches, {factor} are predicted within {NEAR:.0%} as a factor, {saved} in time saved"
         )
         if left:
             click.echo(

@@ -21,6 +21,7 @@ from paceline.core.run import Run, RunRecords, RunStatus
 from paceline.machine.cpu import FLAG as AFFINITY
 from paceline.machine.cpu import read_affinity, show_cpu_list
 from paceline.remote.hosts import SSH, RemoteShell
+from paceline.report.text import listed
 from paceline.runner.fork_client import WarmServer
 from paceline.runner.hosts import HostRanks, NodeLost, RemoteNode, read_hosts
 from paceline.runner.launcher_ranks import JoinedRanks, World
@@ -312,12 +313,12 @@ FLAG = "--profile"
 NAME_LENGTH = 32  # of what a case is called in the name of its file, so that a path fits into a line
 
 
-def folder_of(given: str | None) -> Path | None:
-    """Where traces go, checked to be writable before hours are spent; None if there are none."""
+def folder_of(given: str | None, flag: str = FLAG) -> Path | None:
+    """Where traces go, checked to be writable before hours are spent; None if there are none; `flag` asked for them."""
     if given is None:
         return None
     folder = Path(given).expanduser().absolute() if given else data_directory() / "traces"
-    require_writable(folder, FLAG, folder)
+    require_writable(folder, flag, folder)
     return folder
 
 
@@ -333,22 +334,23 @@ def require_writable(folder: Path, flag: str, value: Path) -> None:
         raise InputError("cannot-write", message, key=flag, value=str(value))
 
 
-def refuse_if_none_can(cases: Sequence[Case]) -> None:
-    """Refuse a run of which no case could be traced."""
+def refuse_if_none_can(cases: Sequence[Case], flag: str = FLAG) -> None:
+    """Refuse a run of which no case could be traced, although `flag` asks for traces."""
     from paceline.core.benchmark import BENCHMARKS
 
     benchmarks = BENCHMARKS.registry().entries
     if any(benchmarks[case.benchmark].traceable for case in cases):
         return
     traceable = ", ".join(sorted(name for name, benchmark in benchmarks.items() if benchmark.traceable))
-    measured = ", ".join(dict.fromkeys(case.benchmark for case in cases))
-    remedy, suggestion = f"profile one of {traceable}", None
+    names = list(dict.fromkeys(case.benchmark for case in cases))
+    measured, has = listed(names), "has" if len(names) == 1 else "have"
+    remedy, suggestion = f"trace one of {traceable}", None
     if any(case.benchmark == "serve" for case in cases):
         model = next(case.parameters.get("model") for case in cases if case.benchmark == "serve")
-        suggestion = f"paceline run inference --model {model} {FLAG}"
+        suggestion = f"paceline run inference --model {model} {flag}"
         remedy = f"the model alone can be: {suggestion}"
-    message = f"{FLAG} traces the steps of a model, and {measured} has none that can be traced: {remedy}"
-    raise InputError("not-traceable", message, key=FLAG, value=measured, suggestion=suggestion)
+    message = f"{flag} traces the steps of a model, and {measured} {has} none that can be traced: {remedy}"
+    raise InputError("not-traceable", message, key=flag, value=measured, suggestion=suggestion)
 
 
 def with_traces(cases: Sequence[Case], folder: Path) -> list[Case]:

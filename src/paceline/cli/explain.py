@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.analysis.compare.sides import MARKS
-from paceline.analysis.explain import Candidate, Traced, budget, candidates, operations, traced_case
+from paceline.analysis.explain import Candidate, traced_case
 from paceline.analysis.roofline import KnownCeilings
 from paceline.cli._options import complete_runs, value_of
 from paceline.core.errors import InputError
+from paceline.core.kept_output import KeptOutput
 from paceline.core.metric import Better
 from paceline.core.quantity import parse_duration, parse_fraction
 from paceline.core.record import Record
 from paceline.core.run import RunRecords
 from paceline.core.stats import Interval
-from paceline.report.explain import Trial, data, document, trial_data, tried
+from paceline.report.explain import Explanation, Trial, clock_of, data, document, explained, trial_data, tried
 from paceline.report.render import terminal
 
 if TYPE_CHECKING:
@@ -112,32 +113,22 @@ class Explaining:
     as_json: bool = False
 
     @cached_property
-    def case(self) -> Traced:
-        return traced_case(self.records, self.ceilings, self.record)
-
-    @cached_property
-    def candidates(self) -> list[Candidate]:
-        return candidates(self.case)
+    def answer(self) -> Explanation:
+        clock = clock_of(self.records.run.environment, self.record)
+        return explained(traced_case(self.records, self.ceilings, self.record), clock)
 
     def show(self) -> None:
         """Print the explanation."""
-        answer = self.case, budget(self.case, self._clock()), operations(self.case), self.candidates
         if self.as_json:
-            click.echo(json.dumps(data(*answer)))
+            click.echo(json.dumps(data(*self.answer)))
         else:
-            terminal.show(document(*answer))
-
-    def _clock(self) -> float | None:
-        """The clock of the device at the end of the measurement, as a part of its maximum."""
-        gpus = (self.record.facts.get("conditions") or {}).get("after", {}).get("gpus") or [{}]
-        now, most = gpus[0].get("sm_clock_mhz"), [gpu.sm_clock_max_mhz for gpu in self.records.run.environment.gpus]
-        return now / most[0] if now and most and most[0] else None
+            terminal.show(document(*self.answer))
 
     def measure(self, store: Store, limits: Limits) -> None:
         """Measure every candidate that is a setting in alternation with the case as it is."""
         trials: list[tuple[Candidate, Trial]] = []
         try:
-            for one in self.candidates:
+            for one in self.answer[-1]:
                 if one.setting:
                     if not self.as_json:
                         click.echo(f"trying {one.setting}")
@@ -205,10 +196,12 @@ def agreement(records: list[Record], setting: str) -> str:
         return f"no: {wrong}"
     if setting.startswith("batch_size="):
         return "not compared: other data"
-    losses = list(_losses(first, second))
-    said: Any = second.facts.get("compared_with_uncompiled")
-    if losses:
+    if losses := list(_losses(first, second)):
         return f"the first losses differ by at most {max(losses):.2%}"
+    outputs = KeptOutput.read(first.facts), KeptOutput.read(second.facts)
+    if outputs[0] is not None and outputs[1] is not None:
+        return outputs[0].compared(outputs[1])
+    said: Any = second.facts.get("compared_with_uncompiled")
     return f"compared with uncompiled, {said}" if said else "not compared"
 
 

@@ -122,6 +122,7 @@ def command(
     from paceline.api.running import affinity_of, check_tag, folder_of, others, refuse_if_none_can, warm_server
     from paceline.cli import _running
 
+    tracing = "--explain" if explain and profile is None else "--profile"
     profile = "" if explain and profile is None and resume is None else profile
     overrides = read_flags(flags) | read_settings(settings)
     if resume is not None and (what is not None or overrides or peer is not None or tags or filters):
@@ -169,17 +170,19 @@ def command(
         cpus = affinity_of(affinity, world)
         if resume is not None:
             sys.exit(_running.resume(resume, store, output, world, retry_failed=retry_failed, until=until))
-        traces = folder_of(profile) if not dry_run else None
+        traces = folder_of(profile, tracing) if not dry_run else None
         suite: Suite = ctx.meta[SUITE]
         if not dry_run:
             with nullcontext() if world is not None else warm_server(cpus) as warm:
                 cases = expand_here(suite, overrides, world, peer, filters)
+                if traces is not None:
+                    refuse_if_none_can(cases, tracing)
                 for sends in dict.fromkeys(case.sends for case in cases if case.sends and not as_json):
                     click.echo(sends, err=True)
                 sys.exit(_running.start(suite.name, cases, store, output, world, tags, traces, cpus, warm, until))
         cases = expand_here(suite, overrides, world, peer, filters)
         if profile is not None:
-            refuse_if_none_can(cases)
+            refuse_if_none_can(cases, tracing)
         for case in cases:
             line = f"{case.index + 1:4}  {case.benchmark:12} {case.title}  on {case.target}"
             click.echo(case.model_dump_json() if as_json else line)

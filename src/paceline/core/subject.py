@@ -203,6 +203,7 @@ class StepTrace(_Part):
     issue_seconds: float | None = None  # what the host takes to issue a step to an idle device
     switches: tuple[str, ...] = ()  # options that give the device more at once and are off: --compile on, --graph on
     alternatives: tuple[str, ...] = ()  # parameters that could have another value: compile=on, precision=bf16
+    given: dict[str, str] = Field(default_factory=dict)  # as what a user sets an alternative that is part of a word
 
     @property
     def gaps(self) -> float:

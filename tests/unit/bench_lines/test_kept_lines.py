@@ -70,6 +70,9 @@ def test_a_gain_of_nothing_is_near_as_a_factor_only() -> None:
     assert [switched(1.1, 1.05).is_near, switched(1.1, 1.05).is_near_in_time] == [True, False]
     assert [switched(2.2, 2.0).is_near, switched(2.2, 2.0).is_near_in_time] == [True, True]
     assert not switched(3.0, 2.0).is_near
+    # 47 % of a step instead of 60 %: as a factor that is more than 30 % away, as the time that is saved it is not.
+    assert [switched(1.89, 2.49).is_near, switched(1.89, 2.49).is_near_in_time] == [False, True]
+    assert "near in time saved" in str(switched(1.89, 2.49))
     assert [switched(10.0, 400.0).is_near_in_time, switched(10.0, 4.0).is_near] == [True, False]
 
 

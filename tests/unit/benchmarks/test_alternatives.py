@@ -31,3 +31,14 @@ def test_8_bits_are_proposed_where_a_compiler_joins_what_converts_to_them(
     model: str, compiled: bool, expected: bool
 ) -> None:
     assert ("precision=fp8_hybrid" in alternatives(model, "bf16", compiled=compiled)) is expected
+
+
+@pytest.mark.parametrize(("device", "narrower", "expected"), [
+    ("NVIDIA H200", "fp8_hybrid", True), ("NVIDIA A100-SXM4-80GB", "fp8_hybrid", False),
+    ("NVIDIA A100-SXM4-80GB", "bf16", True), ("Tesla V100-SXM2-32GB", "bf16", False),
+    ("a device without a datasheet", "fp8_hybrid", True),
+])  # fmt: skip
+def test_a_format_that_a_device_does_not_compute_in_is_not_proposed(device: str, narrower: str, expected: bool) -> None:
+    wider = "bf16" if narrower == "fp8_hybrid" else "fp32"
+    found = alternatives("bert-base", wider, compiled=True, device=device)
+    assert (f"precision={narrower}" in found) is expected

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from paceline.analysis.compare.sides import MARKS
 from paceline.cli.explain import agreement, command
 from paceline.core.errors import InputError
+from paceline.core.kept_output import FACT, KeptOutput
 from paceline.core.record import Measurement, Record, RecordWarning
 from paceline.core.subject import StepTrace
 from paceline.core.trace_signs import Sign, StepDetails
@@ -99,6 +100,10 @@ def test_whether_a_changed_side_computes_the_same() -> None:
     assert agreement(sides([2.0, 1.0]), "batch_size=8") == "not compared: other data"
     said = agreement(sides([], facts={"compared_with_uncompiled": "the output differs by 0.00%"}), "compile=on")
     assert said == "compared with uncompiled, the output differs by 0.00%"
+    kept = [{FACT: KeptOutput(count=2, norm=norm, numbers=(0.0, norm)).model_dump()} for norm in (1.0, 0.8)]
+    first, second = sides([])
+    pair = [first.model_copy(update={"facts": kept[0]}), second.model_copy(update={"facts": kept[1]})]
+    assert agreement(pair, "graph=on") == "the output differs by 20.00% of its norm, the norm by 20.00%"
     wrong = RecordWarning(kind="miscompiled", message="a gradient is missing", remedy="use --compile off")
     assert agreement(sides([2.0, 1.0], warnings=[wrong]), "compile=on") == "no: a gradient is missing"
     assert agreement([], "compile=on") == "not compared"

@@ -9,6 +9,7 @@ import pytest
 from paceline.api.running import folder_of, refuse_if_none_can, with_traces
 from paceline.cli._running import joined_value
 from paceline.core.case import Case
+from support.cli import Sandbox
 from support.refused import refused
 
 
@@ -78,3 +79,13 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with refused("cannot-make-folder", key="--profile", value=str(tmp_path / "file/below")):
         folder_of("file/below")
+
+
+@pytest.mark.parametrize("words", [["--explain"], ["--profile="], ["--explain", "--dry-run"]])
+def test_a_run_that_cannot_be_traced_is_refused_by_the_flag_that_was_given(words: list[str], sandbox: Sandbox) -> None:
+    cases = "cases: [{benchmark: attention}, {benchmark: kv-copy}, {benchmark: gemm}]"
+    (sandbox.work / "suite.yaml").write_text(f"name: three\n{cases}\n", encoding="utf-8")
+    told = sandbox.ask("run", "./suite.yaml", "--set", "target=cpu", *words)
+    flag = words[0].rstrip("=")
+    assert told.returncode == 2
+    assert f"{flag} traces the steps of a model, and attention, kv-copy and gemm have none" in told.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from paceline.core.parameters import MeasuringParameters, OnOff
 from paceline.core.record import Outcome, Record
 from paceline.core.stats import PERCENTILES
 from paceline.core.subject import SUPERBENCH, Alias, Description, ModelPrecision, key_word
+from paceline.devices import datasheet
 from paceline.models.base import Scale, Traits
 from paceline.models.sources import MODEL_INPUT, MODEL_NAME, check_model
 
@@ -90,26 +91,47 @@ LARGER = 4  # times the batch that is proposed
 MOST_MEMORY = 0.8  # of the device's
 
 
+def usual_alternatives(record: Record, precision: str, eight_bits: str, *, is_graph: bool) -> dict[str, bool]:
+    """Settings of any step of a model that could make the same work faster, and whether the record leaves them open.
+
+    `eight_bits` is the precision that has the model's products in 8 bits; empty where it has none.
+    """
+    on_gpu = record.case.target != "cpu"
+    sheet = datasheet(str(record.facts.get("device", "")))
+
+    def computes(number_format: str) -> bool:
+        return on_gpu and (sheet is None or sheet.rate(number_format) is not None)
+
+    is_compiled = bool(record.facts.get("compiled"))
+    found = {
+        "compile=on": not is_compiled,
+        "graph=on": on_gpu and not is_graph,
+        "precision=bf16": precision in ("fp32", "tf32") and computes("bf16"),
+    }
+    if eight_bits:
+        # As it is written, scaling and converting each input takes longer than its product saves.
+        found[f"precision={eight_bits}"] = precision in ("fp16", "bf16") and is_compiled and computes("fp8")
+    return found
+
+
+def switches_of(alternatives: Iterable[str]) -> tuple[str, ...]:
+    """Those that give the device more at once, as options of a command."""
+    return tuple(f"--{name} on" for name in ("compile", "graph") if f"{name}=on" in alternatives)
+
+
 def _alternatives(
     record: Record, parameters: ModelParameters, environment: Environment, *, is_graph: bool
 ) -> tuple[str, ...]:
     """Values of parameters that could make the same work faster, as far as the record does not rule them out."""
     from paceline.models import MODELS
 
-    facts, on_gpu = record.facts, record.case.target != "cpu"
+    facts = record.facts
     spec = MODELS.registry().entries.get(parameters.model)
-    found = {
-        "compile=on": not facts.get("compiled"),
-        "graph=on": on_gpu and not is_graph,
+    eight_bits = "fp8_hybrid" if spec is not None and spec.fp8 else ""
+    found = usual_alternatives(record, parameters.precision, eight_bits, is_graph=is_graph)
+    found |= {
         "channels_last=on": not facts.get("channels_last"),
         "frozen=on": facts.get("frozen") is False,  # only what is compiled says it
-        "precision=bf16": on_gpu and parameters.precision in ("fp32", "tf32"),
-        # As it is written, scaling and converting each input takes longer than its product saves.
-        "precision=fp8_hybrid": on_gpu
-        and parameters.precision in ("fp16", "bf16")
-        and spec is not None
-        and spec.fp8
-        and bool(facts.get("compiled")),
     }
     size, memory = facts.get("batch_size"), record.measurement("peak_device_memory")
     total = next((gpu.memory_total for gpu in environment.gpus if gpu.memory_total), None)
@@ -182,10 +204,8 @@ class ModelBenchmark(Benchmark[P]):
         trace = description.trace
         if trace is not None:
             is_graph = bool(record.facts.get("graph", parameters.graph == "on"))
-            switches = {"--compile on": description.subject.compiled, "--graph on": is_graph}
-            off = tuple(name for name, is_on in switches.items() if not is_on)
             alternatives = _alternatives(record, parameters, environment, is_graph=is_graph)
-            trace = trace.model_copy(update={"switches": off, "alternatives": alternatives})
+            trace = trace.model_copy(update={"switches": switches_of(alternatives), "alternatives": alternatives})
         alias = Alias(
             group=f"model-benchmarks/pytorch-{key_word(parameters.model)}",
             prefix=f"{key_word(parameters.precision)}_{cls.action}_",

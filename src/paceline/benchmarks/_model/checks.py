@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.core.errors import CaseError, SilentCorruption
+from paceline.core.kept_output import MOST_NUMBERS, Deviation, KeptOutput
 from paceline.core.record import RecordWarning
 from paceline.measure.memory import exhausted
 
@@ -55,17 +56,6 @@ class Gradients:
     @property
     def is_finite(self) -> bool:
         return math.isfinite(self.loss) and all(map(math.isfinite, self.norms.values()))
-
-
-class Deviation(NamedTuple):
-    """How far two outputs are apart, as parts of the larger norm."""
-
-    apart: float  # the norm of the difference
-    longer: float  # the difference of the norms
-
-    def is_too_much(self, *, exact: bool) -> bool:
-        """For outputs of one computation; exact ones were computed in fp32."""
-        return self.apart > MOST_OF_AN_EXACT_OUTPUT if exact else self.longer > MOST_OF_AN_OUTPUT
 
 
 def compare_gradients(session: StepSession[Any], backward: Callable[[], Gradients]) -> None:
@@ -130,11 +120,16 @@ def _of_outputs(forward: Callable[[], object], plain: Callable[[], object], *, e
     if not math.isfinite(deviation.apart):
         return "no: an output is not finite", ""
     fact = f"the output differs by {deviation.apart:.2%} of its norm"
-    if not deviation.is_too_much(exact=exact):
+    if not _is_too_much(deviation, exact=exact):
         return fact, ""
-    if _deviation(_uncompiled(plain), eager).is_too_much(exact=exact):
+    if _is_too_much(_deviation(_uncompiled(plain), eager), exact=exact):
         return f"{fact}, {RANDOM}", ""
     return fact, f"compiled, the output is off by {deviation.apart:.0%} of its norm uncompiled"
+
+
+def _is_too_much(deviation: Deviation, *, exact: bool) -> bool:
+    """For outputs of one computation; exact ones were computed in fp32."""
+    return deviation.apart > MOST_OF_AN_EXACT_OUTPUT if exact else deviation.longer > MOST_OF_AN_OUTPUT
 
 
 def _uncompiled(compute: Callable[[], Result]) -> Result:
@@ -166,14 +161,30 @@ def _deviation(compiled: object, eager: object) -> Deviation:
     """Of the tensors that differ most; not a number where one of them is not finite."""
     each = []
     for one, other in zip(float_tensors(compiled), float_tensors(eager), strict=True):
-        here, there, between = _norm(one), _norm(other), _norm(one - other)
-        size = max(here, there)
-        each.append(Deviation(between / size, abs(here - there) / size) if size else Deviation(0.0, 0.0))
+        each.append(Deviation.of(_norm(one - other), _norm(one), _norm(other)))
     if not each:
         raise ValueError("the output has no tensor of numbers")
     if not all(math.isfinite(part) for one in each for part in one):
         return Deviation(math.nan, math.nan)
     return Deviation(max(one.apart for one in each), max(one.longer for one in each))
+
+
+def kept_output(output: object) -> KeptOutput | None:
+    """What is kept of an output, so that another setting's can be compared; None where it has no finite numbers."""
+    import torch
+
+    tensors = [one.detach().expand(one.shape or (1,)) for one in float_tensors(output) if one.numel()]
+    norm, count = math.hypot(*map(_norm, tensors)), sum(one.numel() for one in tensors)
+    numbers: list[float] = []
+    places = torch.linspace(0, count - 1, min(count, MOST_NUMBERS), dtype=torch.float64).round().long()
+    for one in tensors:
+        mine = places[(places >= 0) & (places < one.numel())].to(one.device)
+        # By its coordinates: a tensor that is laid out in another order would be copied to be flat.
+        numbers += one[torch.unravel_index(mine, one.shape)].double().tolist()
+        places = places - one.numel()
+    if not numbers or not all(map(math.isfinite, (norm, *numbers))):
+        return None
+    return KeptOutput(count=count, norm=norm, numbers=tuple(numbers))
 
 
 def _norm(tensor: Tensor) -> float:

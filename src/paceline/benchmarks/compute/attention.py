@@ -76,7 +76,8 @@ class AttentionParameters(MicroParameters):
     length: int | None = Field(default=None, ge=1)
     """Tokens of a sequence, or of its cache; unset takes 4096 on a GPU, 512 on a CPU"""
     page: int = Field(default=0, ge=0)
-    """For decode: tokens in a block of a paged cache, whose last block is full; 0 keeps each cache in one piece"""
+    """For decode: tokens in a block of a paged cache, whose last block is full: a length is rounded up to whole blocks;
+    0 keeps each cache in one piece"""
 
 
 class Attention(TorchBenchmark[AttentionParameters]):
@@ -90,6 +91,9 @@ class Attention(TorchBenchmark[AttentionParameters]):
     @classmethod
     def title(cls, parameters: AttentionParameters) -> str:
         given = {"b": parameters.batch_size, "h": parameters.heads, "kv": parameters.kv_heads, "l": parameters.length}
+        length, rounded = parameters.length, ""
+        if length is not None and parameters.page and (keys := _whole_pages(length, parameters.page)) != length:
+            rounded = f", {keys} keys"
         return join_words(
             parameters.precision,
             parameters.backend,
@@ -97,7 +101,7 @@ class Attention(TorchBenchmark[AttentionParameters]):
             "" if parameters.causal or parameters.direction == "decode" else "not causal",
             *(f"{name}{value}" for name, value in given.items() if value is not None),
             f"d{parameters.head_size}",
-            f"pages of {parameters.page}" if parameters.page else "",
+            f"pages of {parameters.page}{rounded}" if parameters.page else "",
         )
 
     @classmethod
@@ -137,6 +141,7 @@ class Attention(TorchBenchmark[AttentionParameters]):
             "backend": problem.backend,
             "library_call": problem.how,
             "shape": problem.shape,
+            **({"length": problem.rounded} if problem.rounded else {}),
             "operations": problem.formula,
             "bytes": problem.bytes,
             "counted": _FORMULA,
@@ -151,6 +156,11 @@ class Attention(TorchBenchmark[AttentionParameters]):
         return result
 
 
+def _whole_pages(length: int, page: int) -> int:
+    """Tokens of all blocks that so many tokens need."""
+    return -(-length // page) * page
+
+
 class Problem:
     """The operands of one attention, the call that computes it, what it counts, and the check of its result."""
 
@@ -161,8 +171,10 @@ class Problem:
         self.precision: MatmulPrecision = parameters.precision or ("bf16" if on_gpu else "fp32")
         batch, heads = parameters.batch_size or (4 if on_gpu else 1), parameters.heads or (32 if on_gpu else 8)
         shared, length = parameters.kv_heads or heads, parameters.length or (4096 if on_gpu else 512)
+        asked = length
         if parameters.page:
-            length = -(-length // parameters.page) * parameters.page
+            length = _whole_pages(length, parameters.page)
+        self.rounded = f"{asked} tokens, rounded up to whole blocks: {length} are measured" if length != asked else ""
         decode, size = parameters.direction == "decode", parameters.head_size
         queries = 1 if decode else length
         self._causal = parameters.causal and not decode

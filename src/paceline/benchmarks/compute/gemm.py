@@ -465,7 +465,8 @@ def product_rate(session: MicroSession, precision: NumberFormat, seed: int) -> P
     product = Product(GemmParameters(precision=precision, seed=seed), session.device)
     m, n, k = product.shape
     time = session.time(product.call, TIME, at={"reference": "matrix product"}, graph=True).time
-    return Peak(2.0 * m * n * k / time.summary.mean, f"measured in this case: {m}x{n}x{k} by {product.how}")
+    how = f"measured in this case: {m}x{n}x{k} in {precision} by {product.how}"
+    return Peak(2.0 * m * n * k / time.summary.mean, how)
 
 
 def _default_size(parameters: GemmParameters, device: Device) -> int:

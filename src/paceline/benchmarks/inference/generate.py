@@ -17,7 +17,6 @@ from paceline.benchmarks._micro.parameters import (
     TorchBenchmark,
     Upwards,
     join_words,
-    product_share,
     rate_metric,
     time_metric,
 )
@@ -54,6 +53,13 @@ MEMORY_SHARE = rate_metric(
     "paceline machine --measure found it; absent where neither is known",
     Merge.MEAN,
     unit="%",
+)
+PREFILL_SHARE = PRODUCT_SHARE.model_copy(
+    update={
+        "description": "operations of the prompts over the time to the first token, as a part of the rate of a plain "
+        "matrix product in the precision of the case, measured in it, however weights are held: fp8_dynamic, whose own "
+        "products are in fp8, may reach more than all of it"
+    }
 )
 ENERGY_PER_TOKEN = lower(
     "energy_per_token", "J", Merge.MEAN, "energy of the device per token made in decoding steps, from its own counter"
@@ -104,7 +110,7 @@ class Generate(TorchBenchmark[GenerateParameters]):
         TTFT,
         PREFILL_RATE,
         MEMORY_SHARE,
-        PRODUCT_SHARE,
+        PREFILL_SHARE,
         BANDWIDTH,
         ENERGY_PER_TOKEN,
         KV_MEMORY,
@@ -230,7 +236,7 @@ class ContextPoint:
             each,
             first,
             Measurement.of_rate(PREFILL_RATE, float(batch) * float(self.at["context"]), first),
-            product_share(product, self.prefill_flops, first),
+            Measurement.of_rate(PREFILL_SHARE, 100.0 * self.prefill_flops / product.rate, first),
             Measurement.of_value(KV_MEMORY, self.kv_bytes, at=self.at),
         ]
         if self.tpot.joules is not None:

@@ -12,7 +12,14 @@ from pydantic import Field
 
 from paceline.benchmarks import _superbench
 from paceline.benchmarks._model.benchmark import ModelBenchmark, ModelParameters, Switch
-from paceline.benchmarks._model.checks import caught_warnings, compare_outputs, compare_runs, float_tensors, leaves
+from paceline.benchmarks._model.checks import (
+    caught_warnings,
+    compare_outputs,
+    compare_runs,
+    float_tensors,
+    kept_output,
+    leaves,
+)
 from paceline.benchmarks._model.measuring import (
     COMMON,
     DEVICE_MEMORY,
@@ -29,6 +36,7 @@ from paceline.benchmarks.ranks import Ranks, join
 from paceline.core.benchmark import Context, Progress
 from paceline.core.environment import Environment
 from paceline.core.errors import InputError
+from paceline.core.kept_output import FACT
 from paceline.core.record import Record, RecordWarning, Result
 from paceline.core.subject import Description, key_word
 from paceline.devices import Device, open_device
@@ -135,11 +143,17 @@ class Inference(ModelBenchmark[InferenceParameters]):
             if artifact is not None and is_tensorrt:
                 session.facts["checked"] = _checked(predictor, output, artifact, is_local)
             is_finite = all(bool(edge.isfinite()) for part in float_tensors(output) for edge in part.aminmax())
+            kept = kept_output(output)
             del output
             if session.compiled and ranks.world_size == 1:
                 exact = parameters.precision == "fp32"
                 compare_outputs(session, predictor.step, exact=exact, plain=predictor.plain_step)
-            step = as_graph(session, predictor.step, partial(device.capture, predictor.step))
+            step = as_graph(session, predictor.step, partial(device.capture, predictor.recorded_step))
+            if session.is_graph:  # what is measured is what is to be compared
+                step()
+                kept = kept_output(predictor.output)
+            predictor.output = None
+            session.facts |= {FACT: kept.model_dump()} if kept is not None else {}
             result = measure_steps(session, step, session.work(size, training=False), first_seconds, context)
             if is_tensorrt:
                 unseen = (DEVICE_MEMORY.name, DEVICE_RESERVED.name)
@@ -211,6 +225,7 @@ class Predictor:
             session.facts["frozen"] = _freeze(session)
             self._forward = torch.compile(self._fused(module))
         self.inputs: tuple[Tensor, ...]  # there are none before load()
+        self.output: object = None  # of a recorded step
 
     def load(self, size: int) -> None:
         """Put this rank's rows of the joined batch on the device, in the format of the weights."""
@@ -219,6 +234,12 @@ class Predictor:
     def step(self) -> object:
         """One forward pass; its output stays on the device."""
         return self._forward(*self.inputs)
+
+    def recorded_step(self) -> object:
+        """The same for a graph: a replay writes its output where that of the recorded step lies."""
+        self.output = None  # before the next one is made
+        self.output = self.step()
+        return self.output
 
     def plain_step(self) -> object:
         """The same, computed by the model as it is written."""

@@ -234,6 +234,12 @@ class ParallelParameters(MeasuringParameters):
         """Every tensor-parallel rank has the same part of it, a multiple of 128."""
         return self.transformer.padded_vocabulary(self.layout.tensor)
 
+    def given(self, name: str, value: Any) -> str:
+        """How a user sets a parameter of these to another value: with a layout in one word, by another word."""
+        if self.case is None or name not in (*LAYOUT_KEYS, "checkpointing"):
+            return f"{name}={value}"
+        return f"case={Layout.model_validate(self.layout.model_dump() | {name: value})}"
+
     def refuse_contradictions(self) -> None:
         """Raise InputError, with the arithmetic shown, for numbers that do not go together."""
         twice = [name for name in LAYOUT_KEYS if self.case is not None and getattr(self, name) is not None]

@@ -60,8 +60,13 @@ class MegatronCore(Parallel):
         with groups(open_device(context.target).kind, context.world_size):
             return super().measure(parameters, context)
 
-    def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
+    @classmethod
+    def refuse_impossible(cls, parameters: ParallelParameters) -> None:
         refuse(parameters)
+        super().refuse_impossible(parameters)
+
+    def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
+        self.refuse_impossible(parameters)
         training = super().prepare(parameters.model_copy(update={"graph": "off"}), device)
         # It compiles two small functions by itself: a bias with the GELU, and one with dropout and the residual.
         why_not = training.facts.get("not_compiled_because")

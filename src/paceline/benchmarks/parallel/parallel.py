@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline.benchmarks._model import session as formats
+from paceline.benchmarks._model.benchmark import switches_of, usual_alternatives
 from paceline.benchmarks._model.checks import compare_gradients, loss_warnings, scale_warnings
 from paceline.benchmarks._model.measuring import (
     AUDIO_THROUGHPUT,
@@ -34,7 +36,7 @@ from paceline.benchmarks.ranks import Ranks, emulated, join
 from paceline.core.benchmark import Benchmark, Context, Progress
 from paceline.core.case import Case
 from paceline.core.environment import Environment
-from paceline.core.errors import Unsupported
+from paceline.core.errors import InputError, Unsupported
 from paceline.core.metric import Merge, Metric
 from paceline.core.parameters import MeasuringParameters
 from paceline.core.record import Measurement, Record, Result
@@ -184,10 +186,32 @@ class Parallel(Benchmark[ParallelParameters]):
         # From the parameters, as a failed case has no facts.
         subject = description.subject.model_copy(update={"layout": str(parameters.layout)})
         trace = description.trace
-        if trace is not None and not subject.compiled:
-            trace = trace.model_copy(update={"switches": ("--compile on",)})
+        if trace is not None:
+            given = cls._alternatives(record, parameters)
+            words = {setting: word for setting, word in given.items() if word != setting}
+            more = {"switches": switches_of(given), "alternatives": tuple(given), "given": words}
+            trace = trace.model_copy(update=more)
         work = counted(mesh_work, record) if parameters.mode == "training" else None  # bytes are those of training
         return Description(subject=subject, trace=trace, work=work, counts_work=counts)
+
+    @classmethod
+    def _alternatives(cls, record: Record, parameters: ParallelParameters) -> dict[str, str]:
+        """Settings that could make the same work faster, and how each is given."""
+        is_graph = bool(record.facts.get("graph", parameters.graph == "on"))
+        found = usual_alternatives(record, parameters.layout.precision, "fp8", is_graph=is_graph)
+        found["graph=on"] &= not _why_no_graph(parameters)
+        found["checkpointing=false"] = parameters.layout.checkpointing
+        given = {}
+        for setting in (one for one, is_open in found.items() if is_open):
+            name, _, value = setting.partition("=")
+            changed = parameters.given(name, value)
+            key, _, word = changed.partition("=")
+            with suppress(Unsupported, InputError):
+                other = ParallelParameters.read(parameters.model_dump(mode="json") | {key: word}, is_typed=True)
+                other.refuse_contradictions()
+                cls.refuse_impossible(other)
+                given[setting] = changed
+        return given
 
     def measure(self, parameters: ParallelParameters, context: Context) -> Result:
         device = open_device(context.target)
@@ -248,24 +272,31 @@ class Parallel(Benchmark[ParallelParameters]):
             add_trace(result, training, recorded.take, context)
         return result
 
-    def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
-        """Whether this device can do it, and how."""
+    @classmethod
+    def refuse_impossible(cls, parameters: ParallelParameters) -> None:
+        """Raise Unsupported for what can be computed on no device."""
         layout = parameters.layout
         if layout.precision == "fp8" and layout.tensor > 1:
             raise Unsupported("fp8 layers are not split over tensor-parallel ranks: use tensor = 1, or bf16")
+        if parameters.schedule_kind.splits_backward and parameters.compile == "on":
+            raise Unsupported(
+                f"{parameters.schedule_name} takes the backward pass apart, which compiled layers do not allow: "
+                "--compile off"
+            )
+
+    def prepare(self, parameters: ParallelParameters, device: Device) -> Training:
+        """Whether this device can do it, and how."""
+        layout = parameters.layout
+        self.refuse_impossible(parameters)
         formats.check(layout.precision, device, fp8_model=True, model=layout.model)
         set_fp32_mode(layout.precision)
         splits, schedule = parameters.schedule_kind.splits_backward, parameters.schedule_name
-        if splits and parameters.compile == "on":
-            raise Unsupported(
-                f"{schedule} takes the backward pass apart, which compiled layers do not allow: --compile off"
-            )
         compiled, why_not = whether_to_compile(parameters.compile, device)
         if splits and compiled:
             compiled, why_not = False, f"{schedule} takes the backward pass apart"
         training = Training(device, parameters, compiled, warnings=emulated(layout.precision, device))
         training.is_graph = _whether_to_capture(parameters, device, compiled=compiled)
-        training.facts["graph"] = training.is_graph
+        training.facts |= {"compiled": compiled, "graph": training.is_graph}
         if training.is_graph:
             training.facts["memory_of"] = "the same step without the graph, which cannot tell"
         if why_not:
@@ -361,16 +392,20 @@ class _RecordedSteps:
 
 def _whether_to_capture(parameters: ParallelParameters, device: Device, *, compiled: bool) -> bool:
     """Whether to replay the step as a CUDA graph: the host of one GPU is then out of the way."""
-    world = parameters.layout.world_size
-    # Only in bf16 the experts of a mixture are one product that does not wait for the host, and not on every GPU.
     has_experts = parameters.layout.model == "mixtral"
-    waits = has_experts and parameters.layout.precision not in ("bf16", "fp8")
-    possible = device.kind.supports_graphs and world == 1 and not waits
-    if parameters.graph == "on" and not possible:
-        why = "experts wait for the host unless in bf16" if waits else f"{world} ranks talk with each other"
-        why = why if device.kind.supports_graphs else f"a {device.kind.noun} has none"
+    why = _why_no_graph(parameters) if device.kind.supports_graphs else f"a {device.kind.noun} has none"
+    if parameters.graph == "on" and why:
         raise Unsupported(f"graph = on replays CUDA graphs on one GPU, but {why}: use --graph auto or off")
-    return parameters.graph == "on" or (parameters.graph == "auto" and possible and compiled and not has_experts)
+    return parameters.graph == "on" or (parameters.graph == "auto" and not why and compiled and not has_experts)
+
+
+def _why_no_graph(parameters: ParallelParameters) -> str:
+    """What keeps a step from being replayed where a device has graphs; empty where nothing does."""
+    layout = parameters.layout
+    # Only in bf16 the experts of a mixture are one product that does not wait for the host, and not on every GPU.
+    if layout.model == "mixtral" and layout.precision not in ("bf16", "fp8"):
+        return "experts wait for the host unless in bf16"
+    return f"{layout.world_size} ranks talk with each other" if layout.world_size > 1 else ""
 
 
 def _memory(trainer: Trainer, result: Result) -> list[Measurement]:

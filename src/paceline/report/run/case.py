@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.analysis.summary import CaseRow, sampled
 from paceline.core.benchmark import size_parameters
+from paceline.core.kept_output import FACT as KEPT_OUTPUT
 from paceline.core.quantity import show_duration, show_interval, with_interval
 from paceline.core.record import Measurement
 from paceline.core.stats import Interval
@@ -142,7 +143,8 @@ def _items(row: CaseRow) -> Iterator[Item]:
         "timeout": show_duration(case.timeout),
     }
     drawn = ("trace", "series", "loads")  # in sections, tables and charts of their own
-    facts = {name: value for name, value in record.facts.items() if name not in drawn}
+    unread = (*drawn, KEPT_OUTPUT)  # the last is for comparing records
+    facts = {name: value for name, value in record.facts.items() if name not in unread}
     blocks: dict[str, Any] = {
         "Parameters, after defaults": {"benchmark": case.benchmark, "target": case.target, "ranks": case.ranks}
         | {name: _parameter(case.benchmark, name, value) for name, value in case.parameters.items()},

@@ -142,10 +142,20 @@ def test_the_share_is_of_a_product_that_was_measured_in_the_same_case() -> None:
     made = measured()
     share, rate = made.measurement("product_share"), made.measurement("compute_rate")
     assert share.value == pytest.approx(100 * rate.value / made.facts["product"])
-    assert "measured in this case" in made.facts["product_source"]
+    assert made.facts["product_source"].startswith("measured in this case: ")
+    assert " in fp32 by " in made.facts["product_source"]
     assert made.primary == "compute_rate"
     assert made.subject.engine == "flash"
     assert made.work.flops == rate.work
+
+
+@pytest.mark.parametrize(("length", "word"), [(130, "pages of 16, 144 keys"), (128, "pages of 16")])
+def test_a_length_that_is_rounded_up_to_whole_pages_is_told_as_measured(length: int, word: str) -> None:
+    given = {"direction": "decode", "page": 16, "length": length}
+    assert Attention.title(AttentionParameters(**given)).endswith(word)
+    made = measured(**given)
+    assert made.facts["shape"]["keys"] == 16 * -(-length // 16)
+    assert ("length" in made.facts) is (length == 130)
 
 
 def test_decoding_leads_with_its_bandwidth_and_compares_with_no_product() -> None:

@@ -215,6 +215,9 @@ def test_a_record_says_what_a_step_reads_and_computes() -> None:
     assert (made.primary, made.subject.batch, made.subject.compiled) == ("output_throughput", 1, False)
     assert made.measurement("memory_share") is None
     assert "no" not in made.facts["checked"].split()
+    share = made.measurement("product_share")
+    assert share is not None and "in the precision of the case" in share.metric.description
+    assert " in fp32 by " in made.facts["product_source"]  # whatever the weights are held in
 
 
 def test_which_experts_a_step_reads_is_not_guessed() -> None:

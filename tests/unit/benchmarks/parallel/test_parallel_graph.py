@@ -9,9 +9,9 @@ import pytest
 
 from paceline.benchmarks.parallel._parameters import ParallelParameters
 from paceline.benchmarks.parallel.megatron_core import refuse
-from paceline.benchmarks.parallel.parallel import _whether_to_capture
+from paceline.benchmarks.parallel.parallel import Parallel, _whether_to_capture
 from paceline.core.errors import Unsupported
-from paceline.devices import Device, DeviceKind, kind_named
+from paceline.devices import Device, DeviceKind, kind_named, open_device
 
 
 @dataclass
@@ -46,3 +46,10 @@ def test_megatron_core_has_no_graph() -> None:
     refuse(ParallelParameters())
     with pytest.raises(Unsupported, match="use --graph auto or off"):
         refuse(ParallelParameters(graph="on"))
+
+
+@pytest.mark.parametrize(("choice", "compiled"), [("off", False), ("on", True)])
+def test_a_record_says_whether_layers_are_compiled(choice: str, compiled: bool) -> None:
+    pytest.importorskip("torch")
+    parameters = ParallelParameters(precision="fp32", compile=choice)
+    assert Parallel().prepare(parameters, open_device("cpu")).facts["compiled"] is compiled

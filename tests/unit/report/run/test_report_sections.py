@@ -52,7 +52,15 @@ def test_our_own_sections_use_the_same_hook() -> None:
     found = REPORT_SECTIONS.registry()
     assert not found.broken
     ordered = sorted(found.entries.values(), key=lambda one: one.order)
-    assert [one.name for one in ordered] == ["roofline", "traces", "scaling", "heatmaps", "energy", "published"]
+    assert [one.name for one in ordered] == [
+        "roofline",
+        "traces",
+        "budgets",
+        "scaling",
+        "heatmaps",
+        "energy",
+        "published",
+    ]
 
 
 BROKEN = """
