@@ -400,6 +400,11 @@ def _settings(case: Traced) -> Iterator[Candidate]:
         elif name == "frozen":
             saved = spent.groups.get("normalisation", 0.0) * case.looked_at
             yield Candidate("freeze the weights", "batch norms are folded into them", saved, case.step, setting)
+        elif name == "checkpointing":
+            # Forward, forward again, and backward of twice that; the optimizer runs once.
+            once = case.of("compute") + case.of("memory") - spent.groups.get("the optimizer", 0.0) * case.looked_at
+            why = "the forward pass of every layer is computed twice; without that, activations take more memory"
+            yield Candidate("keep the activations", why, max(0.0, once) / 4, case.step, setting)
         elif name == "precision":
             yield _precision(case, value, setting)
         elif name == "batch_size":
@@ -496,8 +501,8 @@ def trace_advice(trace: StepTrace) -> tuple[str, ...]:
             "communication is waited for: larger batches for each rank, or another layout (paceline plan), hide it"
         )
     if shares.get("memory", 0.0) >= MOST:
+        compiling = ", and --compile on moves them fewer times" if "--compile on" in trace.switches else ""
         remedies.append(
-            "moving numbers takes longer than computing with them: a narrower precision moves fewer bytes, and "
-            "--compile on moves them fewer times"
+            f"moving numbers takes longer than computing with them: a narrower precision moves fewer bytes{compiling}"
         )
     return tuple(remedies)

@@ -135,7 +135,7 @@ def block(
     )
 
 
-BY_SIGNS = ("channels_last", "checkpointing")  # settings for which shares alone predict nothing
+BY_SIGNS = ("channels_last",)  # settings for which shares alone predict nothing
 
 
 def _nothing(trace: StepTrace) -> str:

@@ -350,3 +350,8 @@ def test_a_case_without_a_trace_says_how_to_take_one() -> None:
     plain = record(case(0, "train", "resnet50 bf16"), trace=StepTrace(missing="MemoryError: no more"))
     with pytest.raises(InputError, match=r"MemoryError: no more; take one with: paceline run train \.\.\. --explain"):
         traced_case(run_of([plain]), KnownCeilings(), plain)
+
+
+def test_without_checkpointing_the_second_forward_pass_is_saved() -> None:
+    (found,) = candidates(on_gpu(alternatives=("checkpointing=false",)))
+    assert found.saved == pytest.approx((0.05 + 0.02 - 0.01) / 4)
