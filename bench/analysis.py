@@ -1,4 +1,6 @@
-"""How fast answers come: `compare` and `report` on up to a million samples, `diagnose` on a fleet of 10,000 nodes."""
+"""How fast answers come: `compare` and `report` on up to a million samples, `diagnose` on a fleet of 10,000 nodes, and
+which pairs of 2,048 hosts meet when.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -15,6 +17,7 @@ from statistics import median
 import numpy as np
 
 from bench.ratio import Ratio
+from paceline.benchmarks.communication._pair_rounds import distances, pair_wise, topology_aware
 from paceline.core.case import Case
 from paceline.core.metric import Better, Merge, Metric
 from paceline.core.record import Measurement, Outcome, Record
@@ -27,6 +30,8 @@ SECONDS, MEMORY = 2.0, 500e6
 TIMES = 3
 NODES, METRICS = 10_000, 200
 FLEET_SECONDS, FLEET_MEMORY = 15.0, 1e9
+HOSTS, AT_EACH = 2_048, 32  # hosts, and how many are at one switch
+PLAN_SECONDS = 1.0
 
 _TIME = Metric(name="step_time", unit="s", better=Better.LOWER, merge=Merge.SLOWEST)
 _RATE = Metric(name="throughput", unit="samples/s", better=Better.HIGHER, merge=Merge.SUM)
@@ -71,6 +76,39 @@ def analysis_ratios() -> Iterator[Ratio]:
         made_of = f"{NODES:,} nodes x {METRICS} metrics: {seconds:.2f} s"
         yield Ratio(f"diagnose: seconds / {FLEET_SECONDS:g} s", within, "<= 1", within <= 1, made_of)
         yield Ratio("diagnose: memory / 1 GB", part, "<= 1", part <= 1, f"{memory / 1e6:.0f} MB at the most")
+    yield from _planning()
+
+
+def _planning() -> Iterator[Ratio]:
+    """What it takes to plan the rounds of `pairs`."""
+    names, fabric = [f"node{host}" for host in range(HOSTS)], _fabric()
+    plans: dict[str, Callable[[], object]] = {
+        "pair-wise": lambda: pair_wise(HOSTS),
+        "topo-aware": lambda: topology_aware(names, distances(fabric, names), names, 2, 4),
+    }
+    for pattern, plan in plans.items():
+        seconds = []
+        for _ in range(TIMES):
+            begun = time.perf_counter()
+            plan()
+            seconds.append(time.perf_counter() - begun)
+        within = median(seconds) / PLAN_SECONDS
+        made_of = f"{HOSTS:,} hosts: {median(seconds):.2f} s"
+        yield Ratio(f"pairs {pattern}: seconds / {PLAN_SECONDS:g} s", within, "<= 1", within <= 1, made_of)
+
+
+def _fabric() -> str:
+    """What ibnetdiscover prints of leaves of hosts at one spine."""
+    leaves = [f"S-{leaf:016x}" for leaf in range(1, 1 + HOSTS // AT_EACH)]
+    lines = [
+        'Switch\t64 "S-0000000000000000"\t\t# "spine"',
+        *(f'[{port}]\t"{leaf}"[1]' for port, leaf in enumerate(leaves)),
+    ]
+    for host in range(HOSTS):
+        lines += [f'Ca\t1 "H-{host:016x}"\t\t# "node{host} mlx5_0"', f'[1](b)\t"{leaves[host // AT_EACH]}"[9]']
+    for leaf in leaves:
+        lines += [f'Switch\t40 "{leaf}"\t\t# "leaf"', '[1]\t"S-0000000000000000"[1]']
+    return "\n".join(lines)
 
 
 def _write_fleet(path: Path) -> None:
