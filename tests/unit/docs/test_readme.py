@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from support.docs_markdown import ROOT
 README = ROOT / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PLACEHOLDERS = {"RUN", "before", "fleet", "./net.py:make"}  # what a reader has, and a test that only asks does not
+# What a reader has, and a test that only asks does not.
+PLACEHOLDERS = {"RUN", "before", "fleet", "./net.py:make", "hosts.txt"}
 INLINE = [line for line in re.findall(r"`(paceline [^`]+)`", TEXT) if "\n" not in line]
 
 
@@ -69,6 +71,7 @@ def test_every_command_in_a_sentence_is_accepted(line: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     (suite,) = markdown.blocks(README, "yaml")
     (tmp_path / "my-check.yaml").write_text(suite.text, encoding="utf-8")
+    shutil.copy(ROOT / "tests" / "data" / "superbench" / "config.yaml", tmp_path / "azure_ndv4.yaml")
     monkeypatch.setattr(run.command, "params", list(run.command.params))  # a run adds flags of its own
     words = shlex.split(line)[1:]
     inner = words[words.index("--") + 1 :] if "--" in words else []
