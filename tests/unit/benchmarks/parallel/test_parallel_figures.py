@@ -91,14 +91,15 @@ def test_on_a_cpu_nothing_is_compiled_or_replayed() -> None:
     training = prepared()
     assert not training.compiled
     assert not training.is_graph
-    assert training.facts == {"graph": False, "not_compiled_because": "auto compiles on GPUs only"}
+    why = "auto compiles on GPUs only"
+    assert training.facts == {"compiled": False, "graph": False, "not_compiled_because": why}
 
 
 @pytest.mark.usefixtures("compiles")
 def test_what_is_compiled_needs_no_reason() -> None:
     training = prepared()
     assert training.compiled
-    assert training.facts == {"graph": False}
+    assert training.facts == {"compiled": True, "graph": False}
 
 
 @pytest.mark.usefixtures("compiles")
@@ -116,7 +117,8 @@ def test_a_schedule_that_takes_the_backward_pass_apart_is_not_compiled(
     of: dict[str, Any] = {"pipeline": 2, "layers": 4, "micro_batch": 1, "checkpointing": checkpointing}
     training = prepared(schedule=schedule, **of)
     assert training.compiled is compiled
-    assert set(training.facts) == {"graph", *facts}
+    assert training.facts["compiled"] is compiled
+    assert set(training.facts) == {"compiled", "graph", *facts}
     assert all("zero-bubble takes the backward pass apart" in training.facts[fact] for fact in facts)
 
 
