@@ -163,7 +163,8 @@ def _products(case: Traced, work: Work | None, clock: float | None) -> list[Budg
     left, why, found = beyond.seconds, beyond.why, [at]
     if clock is not None and (roof := case.compute()) is not None and roof.source == DATASHEET:
         slower = min(left, case.traced("compute") * (1.0 - min(1.0, clock)))
-        found.append(BudgetPart("power: the clock below its maximum", slower, f"{clock:.0%} of the maximum clock"))
+        why_slower = f"{clock:.0%} of the maximum clock; less where the datasheet's rate is of a lower one"
+        found.append(BudgetPart("power: the clock below its maximum", slower, why_slower))
         left -= slower
     if (extra := _beyond_formula(case, work)) is not None:
         more, why = min(left, extra), "tiles, waves, shapes"

@@ -107,31 +107,38 @@ class NodeCheck:
     tags: tuple[str, ...] = ()
 
 
+MOST_OTHERS = 64  # nodes that a round is compared with besides its own: more tell hardly more
+
+
 @dataclass(frozen=True)
 class Round:
     """Runs that are judged together, one of each node, and those of other nodes that they are compared with as well."""
 
     runs: tuple[Run, ...]
-    others: tuple[Run, ...]  # the latest run of each, at most a day older; they are judged in a round of their own
+    others: tuple[Run, ...]  # the latest runs of some, at most a day older; they are judged in a round of their own
 
 
 def rounds_of(runs: Iterable[Run], suite: str) -> list[Round]:
     """Runs of a suite and of what was selected from it: each node once in a round, runs at most a day apart."""
     rounds: list[tuple[dict[str, Run], dict[str, Run]]] = []
-    latest: dict[str, Run] = {}  # of each node, of the last day
-    members: dict[str, Run] = {}
+    latest: dict[str, Run] = {}  # of each node, of the last day, the newest last
+    going: list[dict[str, Run]] = []  # rounds that a run may still join
     for run in sorted(runs, key=lambda run: run.started_at):
         if run.name != suite and not run.name.startswith(suite + SELECTED):
             continue
-        host, newest = run.environment.host_name, next(reversed(members.values()), None)
-        if newest is None or host in members or run.started_at - newest.started_at > ROUND:
+        host = run.environment.host_name
+        going = [one for one in going if run.started_at - next(reversed(one.values())).started_at <= ROUND]
+        # A node that measures twice in a row has a second round, which the others join in their turn.
+        members = next((one for one in reversed(going) if host not in one), None)
+        if members is None:
             latest = {node: one for node, one in latest.items() if run.started_at - one.started_at <= ROUND}
             members = {}
-            rounds.append((members, latest))
-            latest = dict(latest)
+            going.append(members)
+            rounds.append((members, dict(latest)))
+        latest.pop(host, None)
         members[host] = latest[host] = run
     return [
-        Round(tuple(members.values()), tuple(one for node, one in others.items() if node not in members))
+        Round(tuple(members.values()), tuple(one for node, one in others.items() if node not in members)[-MOST_OTHERS:])
         for members, others in rounds
     ]
 

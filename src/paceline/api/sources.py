@@ -117,8 +117,11 @@ def read_checks(suite: str, named: str, rules: Path | None, baseline: Path | Non
     checks: list[NodeCheck] = []
     with open_reader(store) as opened:
         runs = opened.run_list(MOST_CHECKS)
+        records: dict[str, RunRecords] = {}
         for one in rounds_of(runs, suite):  # one at a time, as all records of a fleet may not fit into memory
-            records = opened.glances([run.id for run in (*one.runs, *one.others)], planned=True)
+            ids = [run.id for run in (*one.runs, *one.others)]
+            records = {run_id: records[run_id] for run_id in ids if run_id in records}
+            records |= opened.glances([run_id for run_id in ids if run_id not in records], planned=True)
             members, others = ([records[run.id] for run in some] for some in (one.runs, one.others))
             checks += judge_round(members, defects, others)
         hosts = {run.id: run.environment.host_name for run in runs}

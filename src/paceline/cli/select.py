@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 import socket
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -100,8 +99,8 @@ def command(
     if answer.kind == "yaml":
         shown = locate(store).shown if store is not None else None  # a URL without its password
         judging = [("--rules", rules), ("--baseline", baseline), ("--store", shown)]
-        _write_suites(plan, suite, answer.output or "selection.yaml", judging, stored.reached)
-        for line in _what_few_nodes_mean(plan, report.uncompared(plan, around)) if baseline is None else ():
+        sizes = _write_suites(plan, suite, answer.output or "selection.yaml", judging, stored.reached)
+        for line in _what_few_nodes_mean(sizes, report.uncompared(plan, around)) if baseline is None else ():
             click.echo(f"paceline: {line}", err=True)
     else:
         data = {"json": lambda: report.to_json(plan, suite.name, around)}
@@ -121,29 +120,34 @@ def _refuse_too_little(plan: SelectionPlan, budget: str) -> None:
         return
     seconds = math.ceil(60 * costs[shortest] / nodes)
     seconds += seconds / 60 * nodes < costs[shortest]  # what was rounded must suffice as it is read again
+    each = "one node" if nodes == 1 else f"each of {nodes} nodes"
     message = (
-        f"--budget {budget} for each of {nodes} nodes is too short for any benchmark: the shortest, {shortest}, takes "
+        f"--budget {budget} for {each} is too short for any benchmark: the shortest, {shortest}, takes "
         f"{show_duration(60 * costs[shortest])} on one node. Give --budget {seconds}s or more"
     )
     raise InputError("budget-too-small", message, key="--budget", value=budget, suggestion=f"{seconds}s")
 
 
-def _what_few_nodes_mean(plan: SelectionPlan, uncompared: Sequence[str]) -> Iterator[str]:
-    """What is not judged where nodes are compared with each other, and how to have it judged."""
+def _what_few_nodes_mean(sizes: Sequence[int], uncompared: Sequence[str]) -> Iterator[str]:
+    """What is not judged where nodes are compared with each other, and how to have it judged.
+
+    `sizes` are the hosts of each command: what ends a check early compares these alone.
+    """
     from paceline.analysis.diagnose.early import FEWEST
     from paceline.analysis.summary import shortened
 
-    sets = Counter(frozenset(order) for order in plan.orders if order)
-    alone = sum(nodes for nodes in sets.values() if nodes < FEWEST)
+    alone = sum(nodes for nodes in sizes if nodes < FEWEST)
     if alone:
+        are = "host is" if alone == 1 else "hosts are"
         yield (
-            f"{alone} of {sets.total()} hosts are in sets of fewer than {FEWEST}, whose checks end early only at a "
-            "case that fails; run all commands on one day: what ran on one day is judged together"
+            f"{alone} {are} in commands for fewer than {FEWEST}, whose checks end early only at a case that fails; run "
+            "all commands on one day: what ran on one day is judged together"
         )
     if uncompared:
+        run = "runs" if len(uncompared) == 1 else "run"
         yield (
-            f"{shortened(uncompared, 8)} on fewer than {FEWEST} hosts in all: there only a case that fails is a defect "
-            "and nothing is proof of health; --baseline (see 'paceline baseline') judges each host alone"
+            f"{shortened(uncompared, 8)} {run} on fewer than {FEWEST} hosts in all, where only a case that fails is a "
+            "defect and nothing is proof of health; --baseline (see 'paceline baseline') judges each host alone"
         )
 
 
@@ -166,8 +170,11 @@ def _write_suites(
     target: str,
     options: Sequence[tuple[str, Path | str | None]],
     ways: Mapping[str, Reached],
-) -> None:
-    """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed."""
+) -> list[int]:
+    """A suite for each set of benchmarks, and the hosts that it is for; the commands that run them are printed.
+
+    How many hosts each of these has.
+    """
     import yaml
 
     from paceline.analysis.select import SELECTED
@@ -207,6 +214,7 @@ def _write_suites(
             "started from another machine: these stand in the lists of hosts by their own names"
         )
         click.echo(message, err=True)
+    return [len(of_set) for of_set in hosts.values()]
 
 
 _Entry = tuple[tuple[str, str], ...]  # options of `run` that say how hosts are entered

@@ -141,8 +141,9 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
     ops = list(_operators([event for event in events if not event.on_device], kernels, is_inside, on_device=on_device))
     busy = union((event.start, event.end) for event in kernels)
     work = [op for op in ops if op.seconds > 0 and not op.is_loading and KINDS[op.group] != "other"]
-    outer = set().union(*map(_handing_on, group_by(work, lambda op: op.group).values()))
-    work = [op for op in work if id(op.event) not in outer]
+    if not on_device:  # there each operator has the time of its own kernels alone
+        outer = set().union(*map(_handing_on, group_by(work, lambda op: op.group).values()))
+        work = [op for op in work if id(op.event) not in outer]
     found = [
         _synchronisations(ops, on_device=on_device),
         _copies(ops),
@@ -162,7 +163,7 @@ def step_details(events: Sequence[TraceEvent], *, on_device: bool) -> StepDetail
 
 
 def _handing_on(ops: Sequence[_Op]) -> set[int]:
-    """Those that only call another one of their group whose work is known; on a host they take time of their own."""
+    """Those that only call another one of their group whose work is known, which takes some time of a host."""
     known = {id(event) for event in innermost(op.event for op in ops if op.flops or op.bytes)}
     found: set[int] = set()
     for lane in lanes(op.event for op in ops):

@@ -218,17 +218,22 @@ def study_answer(study: FleetStudy) -> str:
         fewest = [f"'{policy}'" for policy, count in incidents.items() if count == min(incidents.values())]
         most = max(sum(one.incidents for one in of_seeds) for of_seeds in study.outcomes.values())
         if most < FEWEST_EVENTS and len(incidents) > 1:
-            return f"Too little happened to compare policies: {most} incidents in all, at most. {_MORE}"
+            happened = f"had more than {_incidents(most)} in all" if most else "had an incident"
+            return f"Too little happened to compare policies: none of them {happened}. {_MORE}"
         if len(fewest) == len(incidents) > 1:
             return f"All policies have the same number of incidents: {min(incidents.values()):,.0f}."
         if len(incidents) == 1:
-            return f"There are {min(incidents.values()):,.0f} incidents under {fewest[0]}."
+            return f"Under {fewest[0]} there were {min(incidents.values()):,.1f} incidents on average."
         return f"Incidents are fewest under {', '.join(fewest)}."
     return (
         f"With the selector a node runs {longer.value:.2f} times longer{_around(longer, '{:.2f}'.format)} between "
         f"incidents than without checks, and {share(found.value)}{_around(found, share)} as many defects are found as "
         "with the whole set."
     )
+
+
+def _incidents(count: int) -> str:
+    return "1 incident" if count == 1 else f"{count} incidents"
 
 
 _MORE = "Take more --nodes, --checks or --seeds."

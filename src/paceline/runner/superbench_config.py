@@ -106,14 +106,14 @@ def counterpart(name: str, parameters: Mapping[str, Any], *, pattern: Mapping[st
 SLIP = 0.85  # how alike a parameter and a known one are; many that SuperBench has are known to nobody here
 
 
-def _guess(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def _guess(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
     """`: did you mean ...?`, where a known name is like this one."""
-    guess = nearest(name, known, cutoff=cutoff)
+    guess = nearest(str(name), known, cutoff=cutoff)
     return f": did you mean '{guess}'?" if guess else ""
 
 
 def _no_such_key(key: object, known: Iterable[str]) -> str:
-    return f"there is no such key{_guess(str(key), known)}"
+    return f"there is no such key{_guess(key, known)}"
 
 
 # Parameters of any benchmark that our way of measuring makes needless.

@@ -74,6 +74,8 @@ class Mode:
         said = self._said("proc_num", processes)
         if target == "auto:*" and self.kind != LOCAL:
             if self.processes is None:
+                if of_process is not None:
+                    left.note(f"{self.title}, parameters, ngpus, {of_process}: all devices take part without proc_num")
                 return None
             count = processes * (of_process or 1)
             left.ask(f"{said} with ngpus, {of_process}" if of_process else said, count, "ranks")
@@ -99,7 +101,9 @@ class Mode:
 
 def read_mode(title: str, kind: str, mode: Mapping[str, Any], env: Mapping[str, Any], left: LeftOut) -> Mode:
     """What a mode says; what of it has no counterpart is noted."""
-    processes, nodes = (read_count(key, mode.get(key)) for key in ("proc_num", "node_num"))
+    processes = read_count("proc_num", mode.get("proc_num"))
+    given = mode.get("node_num")  # which SuperBench does not look at in a local mode
+    nodes = None if kind == LOCAL or given == "all" else read_count("node_num", given)
     if mode.get("mca"):
         left.notes.append(f"{title}, mca: ranks are started without MPI, by Paceline itself")
     words = str(mode.get("prefix") or "").split()
@@ -112,9 +116,9 @@ def read_mode(title: str, kind: str, mode: Mapping[str, Any], env: Mapping[str, 
         if match := _VISIBLE.fullmatch(word):
             is_each = "{proc_rank}" in word
             own = _DEVICE_OF_RANK.fullmatch(match[1])
-            if own is None:
+            if own is None and match[1] != "0":
                 left.notes.append(f"{title}, prefix, {word}: devices are taken in their order, from the first")
-            elif own[1] and processes is not None and processes > int(own[1]):
+            elif own is not None and own[1] and processes is not None and processes > int(own[1]):
                 why = f"each of {own[1]} devices measures once"
                 left.notes.append(f"{title}, mode {kind}, proc_num, {processes}: {why}")
                 processes = int(own[1])
@@ -157,9 +161,11 @@ def _reason(one: Asked, here: Here) -> str:
     if one.of == "ranks" and here.world > 1:
         if one.count * here.nodes == here.world:
             return ""
-        hosts, names = ("one host", "A") if here.nodes == 1 else (f"{here.nodes} hosts", "AB")
-        others = ",".join(f"{name}:{one.count}" for name in names)
-        return f"{here.world} ranks on {hosts} take part; --hosts {others} starts others"
+        if here.nodes == 1:
+            return f"{here.world} ranks on one host take part; --hosts A:{one.count} starts others"
+        return (
+            f"{here.world} ranks on {here.nodes} hosts take part; --hosts with :{one.count} behind each starts others"
+        )
     if one.count <= max(1, here.gpus):
         return ""
     if here.gpus == 0:

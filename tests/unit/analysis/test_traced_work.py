@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core.trace_events import Inputs, TraceEvent
 from paceline.core.trace_signs import Operation, StepDetails
-from support.explained import traced_on_cpu
+from support.explained import explained_gpu, launched, traced_on_cpu
 
 torch = pytest.importorskip("torch", reason="install it with: pip install '.[torch]'")
 from torch.nn import functional as F  # noqa: E402
@@ -88,3 +88,11 @@ def test_grouped_products_have_the_work_of_their_rows(
     )
     inputs = Inputs(event)
     assert (inputs.format, inputs.flops, inputs.bytes) == ("bf16", flops, 2 * numbers)
+
+
+def test_on_a_device_an_operator_with_a_kernel_of_its_own_counts_beside_what_it_calls() -> None:
+    sizes = {"Input_Dims": [[1000]], "Input_type": ["float"]}
+    outer, *others = launched(1, "aten::topk", "gather_topk", 1100, 50, **sizes)
+    inner = launched(2, "aten::sort", "radix_sort", 1110, 5, **sizes)
+    found = explained_gpu(outer | {"dur": 40}, *others, *inner).details.operations
+    assert {one.name: one.seconds for one in found} == pytest.approx({"aten::topk": 50e-6, "aten::sort": 5e-6})

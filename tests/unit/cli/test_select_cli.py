@@ -137,8 +137,8 @@ def test_sets_of_few_hosts_say_what_they_do_not_show(store: str, suite: str, tmp
     words = ["select", "--budget", "10s", "--suite", suite, "--store", store]
     result = run(*words, "-o", str(tmp_path / "plan.yaml"))
     assert (tmp_path / "plan.hosts").read_text() == "gpu-3\n"
-    assert "1 of 1 hosts are in sets of fewer than 3, whose checks end early only at a case that fails" in result.stderr
-    assert "copy on fewer than 3 hosts in all: there only a case that fails is a defect" in result.stderr
+    assert "1 host is in commands for fewer than 3, whose checks end early only at a case that fails" in result.stderr
+    assert "copy runs on fewer than 3 hosts in all, where only a case that fails is a defect" in result.stderr
     assert json.loads(run(*words, "--json").output)["not_compared"] == ["copy"]
     assert "This plan runs copy on fewer than 3 nodes" in " ".join(run(*words).output.split())
     good = make_baseline(assemble(results_of([run_of(node_records(""))])))
@@ -332,7 +332,7 @@ def test_the_first_sentence_of_a_simulation_is_no_surer_than_its_figures() -> No
     settings = {"nodes": 2, "rate": 0.01, "spread": 1.0, "lasts": 30.0, "sudden": 0.0, "learning": 1, "budget": 0.1}
     none, some, more = (FleetOutcome(100.0, incidents, found=incidents) for incidents in (0, 6, 7))
     nothing = FleetStudy({"none": [none], "whole set": [none], "selector": [none]}, settings, 0.0)
-    assert study_answer(nothing).startswith("Too little happened to compare policies: 0 incidents in all, at most.")
+    assert study_answer(nothing).startswith("Too little happened to compare policies: none of them had an incident.")
     same = FleetStudy({"none": [some], "fixed subset": [some]}, settings, 0.0)
     assert study_answer(same) == "All policies have the same number of incidents: 6."
     two = FleetStudy({"none": [some], "whole set": [none], "fixed subset": [none]}, settings, 0.0)

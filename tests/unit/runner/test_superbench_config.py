@@ -94,7 +94,11 @@ def test_what_changes_nothing_of_what_is_measured_is_needless(suite: Suite, note
 
 def test_what_is_not_known_is_named_with_the_nearest_that_is() -> None:
     mode = {"name": "local", "proc_nun": 1}
-    entry = {"modes": [mode], "parameter": {}, "parameters": {"m": 16, "num_step": 5, "precison": ["fp32"], "x": 1}}
+    entry = {
+        "modes": [mode],
+        "parameter": {},
+        "parameters": {"m": 16, "num_step": 5, "precison": ["fp32"], "x": 1, 7: 2},
+    }
     read = config(**{"gemm-flops": entry, "kernel-lanch": {}, "quite-another": {}})
     assert {note for note in read.notes if "precison" in note or "lanch" in note} == {
         "gemm-flops, parameters, precison: it has no counterpart: did you mean 'precision'?",

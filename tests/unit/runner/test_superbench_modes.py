@@ -100,6 +100,12 @@ def test_gpus_of_a_process_are_ranks_as_well(mode: dict[str, Any], ngpus: int | 
         ),
         (
             "nccl-bw",
+            {"name": "mpi"},
+            {"ngpus": 4},
+            "nccl-bw, parameters, ngpus, 4: all devices take part without proc_num",
+        ),
+        (
+            "nccl-bw",
             {"name": "mpi", "proc_num": 8},
             {"stepfactor": 1},
             "nccl-bw, parameters, stepfactor, 1: sizes grow by a factor of at least 2, and so by 2",
@@ -143,11 +149,12 @@ def test_more_processes_than_devices_have_no_counterpart_on_that_machine(
     [
         ({"proc_num": 8, "node_num": 2}, Here(devices={"cuda": 8}, world=16, nodes=2), ""),
         ({"proc_num": 8}, Here(devices={"cuda": 8}, world=16, nodes=2), ""),
+        ({"proc_num": 8, "node_num": "all"}, Here(devices={"cuda": 8}, world=16, nodes=2), ""),
         ({"node_num": 1}, EIGHT, ""),
         (
             {"proc_num": 4},
             Here(devices={"cuda": 8}, world=16, nodes=2),
-            "proc_num, 4: 16 ranks on 2 hosts take part; --hosts A:4,B:4 starts others",
+            "proc_num, 4: 16 ranks on 2 hosts take part; --hosts with :4 behind each starts others",
         ),
         (
             {"node_num": 1},
@@ -165,6 +172,12 @@ def test_more_processes_than_devices_have_no_counterpart_on_that_machine(
 def test_other_hosts_than_asked_for_are_named(mode: dict[str, Any], here: Here, note: str) -> None:
     suite = config("nccl-bw", {"name": "mpi", **mode})
     assert not_as_asked(suite, here) == ([f"nccl-bw, mode mpi, {note}"] if note else [])
+
+
+def test_a_local_mode_has_no_other_hosts_and_its_first_device_is_the_first() -> None:
+    prefix = {"prefix": "CUDA_VISIBLE_DEVICES=0"}
+    suite = config("kernel-launch", {"name": "local", "proc_num": 1, "node_num": 2, **prefix})
+    assert suite.notes == [] == not_as_asked(suite, EIGHT)
 
 
 @pytest.mark.parametrize("value", ["many", -2, 0, 2.5, True, [8]])

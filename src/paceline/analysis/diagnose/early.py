@@ -71,13 +71,14 @@ class DefectRules:
             return {}
         if self.baseline is None:
             table = table.of_columns(table.present.sum(axis=0) >= FEWEST)
-        found = self._judge(table, part)
+        found, looked_at = self._judge(table, part)
         # Rules look at what most nodes have measured, and compare what there is something to compare with.
         is_compared = 2 * table.present.sum(axis=0) >= len(table.nodes)
         if self.baseline is not None:
             references = [self.baseline.reference(column) for column in table.columns]
             is_compared &= np.array([one is not None for one in references], dtype=bool)
         names = [column.name for column in table.columns]
+        is_compared &= np.array([name in looked_at for name in names], dtype=bool)
         return {
             node: Judgement(found.get(node, ()), frozenset(itertools.compress(names, here & is_compared)))
             for node, here in zip(table.nodes, table.present, strict=True)
@@ -115,7 +116,7 @@ class DefectRules:
         if self.baseline is None:
             table = table.of_columns(table.present.sum(axis=0) >= SETTLED * nodes)
         accused = {}
-        for node, findings in self._judge(table, part).items():
+        for node, findings in self._judge(table, part)[0].items():
             worst = next((one for one in findings if one.kind != "missing"), None)  # what is missing may come
             if worst is not None:
                 accused[node] = worst
@@ -128,14 +129,15 @@ class DefectRules:
         results = zip(ran, results_of(list(ran.values())), strict=True)
         return assemble([replace(result, node=node) for node, result in results])
 
-    def _judge(self, table: NodeTable, part: float = 1.0) -> dict[str, tuple[NodeFinding, ...]]:
+    def _judge(self, table: NodeTable, part: float = 1.0) -> tuple[dict[str, tuple[NodeFinding, ...]], frozenset[str]]:
+        """What is found against each node, and the metrics that were looked at."""
         try:
-            verdicts = diagnose(table, self.rules, self.baseline, part).verdicts
+            diagnosis = diagnose(table, self.rules, self.baseline, part)
         except InputError as error:
             if error.code != "no-metric-matched":  # what was measured may be nothing that the rules look at
                 raise
-            return {}
-        return {verdict.node: verdict.accusations for verdict in verdicts}
+            return {}, frozenset()
+        return {verdict.node: verdict.accusations for verdict in diagnosis.verdicts}, diagnosis.looked_at
 
 
 def _cases_of(run: RunRecords) -> list[Case]:

@@ -107,6 +107,7 @@ class Diagnosis:
     judged: tuple[Judged, ...]
     caveats: tuple[RecordWarning, ...]
     sensitivities: tuple[Sensitivity, ...] = ()  # what could not have been seen, where limits were learned
+    looked_at: frozenset[str] = frozenset()  # metrics whose values some rule asks for, not only whether they are there
 
     @property
     def defective(self) -> tuple[NodeVerdict, ...]:
@@ -149,6 +150,7 @@ class _Judge:
         self.undirected: dict[str, None] = {}
         self.unanswered: dict[str, str] = {}  # by rule, the reason
         self.picked_columns: set[int] = set()
+        self.looked_at: set[str] = set()
         self.fixed = False  # whether a limit could not be learned
         self.sensitivities: list[Sensitivity] = []
         self.freaks: list[Freak] = []
@@ -195,6 +197,7 @@ class _Judge:
             baseline=self.baseline,
             verdicts=tuple(verdicts),
             judged=tuple(self.judged.values()),
+            looked_at=frozenset(self.looked_at),
             caveats=tuple(self.caveats()),
             sensitivities=tuple(self.sensitivities),
         )
@@ -278,6 +281,8 @@ class _Judge:
             return
         columns = self.picked(rule)
         self.picked_columns.update(columns)
+        if rule.check != "failure":
+            self.looked_at.update(self.table.columns[index].name for index in columns)
         if rule.check == "failure":
             self.ask_failures(rule, columns)
         elif rule.check == "outlier":

@@ -153,6 +153,8 @@ class Inference(ModelBenchmark[InferenceParameters]):
                 step()
                 kept = kept_output(predictor.output)
             predictor.output = None
+            if not session.is_graph:
+                device.release_memory()  # that of a graph that was recorded and not taken
             session.facts |= {FACT: kept.model_dump()} if kept is not None else {}
             result = measure_steps(session, step, session.work(size, training=False), first_seconds, context)
             if is_tensorrt:

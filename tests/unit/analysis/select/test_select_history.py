@@ -10,7 +10,7 @@ import pytest
 
 from paceline.analysis.baseline import make_baseline
 from paceline.analysis.diagnose.early import DefectRules
-from paceline.analysis.diagnose.rules import default_rules
+from paceline.analysis.diagnose.rules import default_rules, rules_from_text
 from paceline.analysis.diagnose.table import assemble, results_of
 from paceline.analysis.select import history_of, judge_round, learn, rounds_of
 from paceline.core.metric import Better, Metric
@@ -54,6 +54,26 @@ def test_all_that_was_selected_on_one_day_is_one_round() -> None:
     runs = [run(host, 0.1 * number, name=f"node-check select {number}") for host, number in sets.items()]
     (ids, others), *rest = rounds(*runs)
     assert len(ids) == 4 and not others and not rest
+
+
+def test_nodes_that_measure_twice_in_a_row_make_two_rounds() -> None:
+    runs = [run(host, 0.1 * place + 0.01 * again) for place, host in enumerate("abcd") for again in (0, 1)]
+    assert [len(ids) for ids, _ in rounds(*runs)] == [4, 4]
+
+
+def test_a_round_is_compared_with_the_latest_of_many_others() -> None:
+    whole = [run(f"n{place}", 0.001 * place) for place in range(100)]
+    ids, others = rounds(*whole, run("n99", 0.2))[-1]
+    assert ids == ["node-check-n99-0.2"]
+    assert others == [one.run.id for one in whole[35:99]]
+
+
+def test_what_no_rule_looks_at_is_no_proof_of_health() -> None:
+    rules = rules_from_text("rules: {products: {check: outlier, metrics: ['^gemm']}}", "rules.yaml")
+    both = [run(f"n{place}", 0.0, measured(0, "gemm"), measured(1, "copy")) for place in range(8)]
+    assert {check.judged for check in judge_round(both, DefectRules(rules))} == {frozenset({"gemm"})}
+    copies = [run(f"n{place}", 0.0, measured(0, "copy")) for place in range(8)]
+    assert {check.judged for check in judge_round(copies, DefectRules(rules))} == {frozenset()}
 
 
 def test_a_node_that_is_checked_again_is_compared_with_the_others_of_that_day() -> None:
