@@ -32,11 +32,12 @@ def test_a_slow_host_and_a_slow_link_are_named(hosts: SwitchedHosts, sandbox: Sa
     hosts.limit(third, "40mbit")
     hosts.limit(first, RATE, {second: "20mbit"})
     hosts.limit(second, RATE, {first: "20mbit"})
-    sandbox.ask("run", "pairs", *hosts.flags, "--by", by, "--size", "512KiB", "--exchanges", "5", "--no-report")
+    sandbox.ask("run", "pairs", *hosts.flags, "--by", by, "--size", "512KiB", "--exchanges", "9", "--no-report")
     (record,) = sandbox.load().records
     assert record.outcome == "ok", record.cause
     slow = [warning.message for warning in record.warnings if warning.kind == "slow"]
     assert len(slow) == 1
+    assert slow[0].count("; ") == 1, slow
     node, link = sorted(slow[0].split("; "), reverse=True)
     assert node.startswith(f"node {third} is ")
     assert link.startswith(f"link {first} - {second} is ")
