@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.core.quantity import show_size
-from paceline.core.text import clean
 
 
 class EnvironmentPart(BaseModel):
@@ -264,10 +263,12 @@ class Environment(EnvironmentPart):
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            odd = {str(one["loc"][0]) for one in error.errors() if one["loc"]}
-            odd |= {name for name in document if clean(name) != name}  # such a name is in no one's place
+            places = [one["loc"] for one in error.errors()]
+            if not all(places):  # a name that is no text: nobody wrote that, it is damaged
+                raise
+            odd = {str(place[0]) for place in places}
             rest = {name: value for name, value in document.items() if name not in odd}
-            return cls.model_validate(rest | {"unread": {clean(name): document[name] for name in odd}})
+            return cls.model_validate(rest | {"unread": {name: document[name] for name in odd}})
 
     @property
     def usable_gpus(self) -> list[Gpu]:

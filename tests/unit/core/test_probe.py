@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from paceline.core.environment import Environment
 from paceline.core.probe import attempt, cpu_info, parse_size, read_cpu_list, read_int, read_table, read_text
@@ -74,6 +75,11 @@ def test_a_part_of_another_shape_is_set_aside() -> None:
     assert (read.host, read.memory.total, read.cpu.model) == ("node-1", 5, None)
     assert read.model_extra == {"unread": {"cpu": "fast"}}
     assert Environment.read({"host": "node-1"}).model_extra == {}
+
+
+def test_an_environment_with_a_name_that_is_no_text_is_damaged() -> None:
+    with pytest.raises(ValidationError, match="unable to parse raw data as a unicode string"):
+        Environment.read({"host": "node-1", "un\ud800read": 7})
 
 
 def test_a_target_can_only_name_gpus_that_this_process_sees() -> None:
